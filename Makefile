@@ -1,0 +1,36 @@
+# Two commands on a fresh machine: make demo, make test. Everything lives in .venv.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check fix perf clean
+
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("outscope needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install -q -e . --group dev
+	touch $@
+
+demo: $(VENV)/.ready  ## fit, calibrate, score and explain on data that ships with scikit-learn
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/.ready  ## every test, doctest and README example
+	$(BIN)/python -m pytest -n auto
+
+check: $(VENV)/.ready  ## lint, format, types, import contract
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fix: $(VENV)/.ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+perf: $(VENV)/.ready  ## every speed, memory and quality bar, side by side with its baseline
+	$(BIN)/python -m pip install -q --group perf
+	cd perf && ../$(BIN)/python run.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

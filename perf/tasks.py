@@ -1,0 +1,73 @@
+"""The detection tasks of the paper on stored embeddings: rows to fit, rows to score, the truth."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.model_selection import train_test_split
+
+EMBEDDINGS = Path(os.environ.get("OUTSCOPE_EMBEDDINGS", "../shared/embeddings"))
+
+
+class Task(NamedTuple):
+    """In-scope rows with labels, queries, and 1 where a query is out of scope."""
+
+    name: str
+    X: np.ndarray
+    y: np.ndarray
+    queries: np.ndarray
+    is_ood: np.ndarray
+
+
+@cache
+def stored(name: str) -> dict[str, np.ndarray]:
+    """Arrays of one embeddings file, half precision widened."""
+    with np.load(EMBEDDINGS / f"{name}.npz") as file:
+        return {
+            key: file[key].astype(np.float32) if file[key].dtype == np.float16 else file[key]
+            for key in file.files
+        }
+
+
+def clinc(split: str = "test", name: str = "clinc150") -> Task:
+    """CLINC150 with its own out-of-scope queries; "val" joins both small out-of-scope sets."""
+    data = stored(name)
+    outside = ["oos_test_x"] if split == "test" else ["oos_val_x", "oos_train_x"]
+    inside = data[f"{split}_x"]
+    ood = np.concatenate([data[key] for key in outside])
+    truth = np.r_[np.zeros(len(inside)), np.ones(len(ood))]
+    return Task(name, data["train_x"], data["train_y"], np.concatenate([inside, ood]), truth)
+
+
+def _by_class(name, X, y, queries, labels, share, seed) -> Task:
+    classes = np.unique(y)
+    chosen = np.random.default_rng(seed).choice(classes, round(share * len(classes)), False)
+    inside = np.isin(y, chosen)
+    truth = (~np.isin(labels, chosen)).astype(float)
+    return Task(f"{name}-{round(100 * share)}", X[inside], y[inside], queries, truth)
+
+
+def banking(share: float, seed: int, split: str = "test") -> Task:
+    """Banking77 with a share of the classes in scope; a tenth of train is the validation set."""
+    data = stored("banking77")
+    X, y = data["train_x"], data["train_y"]
+    fit, held = train_test_split(np.arange(len(y)), test_size=0.1, random_state=seed, stratify=y)
+    queries, labels = (
+        (data["test_x"], data["test_y"]) if split == "test" else (X[held], y[held])
+    )
+    return _by_class("banking77", X[fit], y[fit], queries, labels, share, seed)
+
+
+def newsgroups(share: float, seed: int, split: str = "test") -> Task:
+    """20 Newsgroups, pooled and split 80/10/10 by class, with a share of the classes in scope."""
+    data = stored("20newsgroups")
+    X = np.concatenate([data["train_x"], data["test_x"]])
+    y = np.concatenate([data["train_y"], data["test_y"]])
+    fit, rest = train_test_split(np.arange(len(y)), test_size=0.2, random_state=seed, stratify=y)
+    held, test = train_test_split(rest, test_size=0.5, random_state=seed, stratify=y[rest])
+    pick = test if split == "test" else held
+    return _by_class("20newsgroups", X[fit], y[fit], X[pick], y[pick], share, seed)

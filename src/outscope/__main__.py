@@ -1,0 +1,7 @@
+"""`python -m outscope`."""
+
+import sys
+
+from outscope.cli import main
+
+sys.exit(main())

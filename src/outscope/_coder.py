@@ -1,0 +1,183 @@
+"""Codes and scores of rows, for one dictionary and for one a class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from outscope._engine import Block, Engine, threads_of
+from outscope._kernels.classwise import score_classes
+from outscope._kernels.coding import code_rows, kernel_rows
+from outscope._kernels.parallel import for_ranges
+from outscope._types import FloatArray, IntArray, Matrix
+
+# The kernel between atoms is kept where it takes at most 128 MB.
+KEPT_GRAM_ENTRIES = 4096 * 4096
+
+
+class Codes(NamedTuple):
+    """What coding says of each row."""
+
+    neighbors: IntArray  # (n, k) atoms, best first
+    weights: FloatArray  # (n, k) non-negative
+    ood_score: FloatArray  # (n,) higher = stranger
+
+
+def kernel_between(atoms: Matrix, squares: FloatArray, bandwidth: float) -> FloatArray:
+    """Kernel between all atoms; the lower triangle is filled."""
+    m = len(atoms)
+    gram = np.zeros((m, m))
+
+    def fill(first: int, last: int) -> None:
+        # Rows of a triangle differ in length: a short one with each long one.
+        kernel_rows(atoms, squares, bandwidth, first, last, gram)
+        kernel_rows(atoms, squares, bandwidth, m - last, m - first, gram)
+
+    for_ranges((m + 1) // 2, threads_of(None), 64, fill)
+    return gram
+
+
+class Coder(Engine):
+    """Exact NNK coding on fixed atoms.
+
+    `bandwidth` 0 is the linear kernel (cosine on unit rows); otherwise exp(−‖x − c‖² / 2σ).
+    `penalty` lowers an atom's key, which is how an entropy constraint enters.
+    """
+
+    def __init__(
+        self,
+        atoms: Matrix,
+        bandwidth: float,
+        *,
+        normalize: bool = True,
+        penalty: FloatArray | None = None,
+    ) -> None:
+        super().__init__(atoms, normalize=normalize, euclidean=bandwidth > 0, penalty=penalty)
+        self.bandwidth = float(bandwidth)
+
+    def code(
+        self, X: Matrix, n_neighbors: int, n_jobs: int | None = None, *, relative: bool = False
+    ) -> Codes:
+        """Codes and scores of every row.
+
+        `relative` weights lack the row's largest similarity as a factor: they have the same shares
+        but do not underflow for rows far from every atom.
+        """
+        n, k = len(X), min(n_neighbors, len(self))
+        codes = Codes(np.empty((n, k), np.intp), np.empty((n, k)), np.empty(n))
+        kernel = self._kernel(self._gram_for(n), relative)
+        self.run(X, n_jobs, codes, kernel)
+        return codes
+
+    def ood_score(self, X: Matrix, n_neighbors: int, n_jobs: int | None = None) -> FloatArray:
+        """Scores alone, in memory that does not grow with the rows."""
+        scores = np.empty(len(X))
+        k = min(n_neighbors, len(self))
+        kernel = self._kernel(self._gram_for(len(X)), relative=True)
+
+        def score(block: Block, scores: FloatArray) -> None:
+            n = len(scores)
+            kernel(block, np.empty((n, k), np.intp), np.empty((n, k)), scores)
+
+        self.run(X, n_jobs, (scores,), score)
+        return scores
+
+    def _kernel(self, gram: FloatArray, relative: bool) -> Any:
+        def code(block: Block, *out: Matrix) -> None:
+            code_rows(
+                *block,
+                self.atoms,
+                self.squares,
+                self.offsets,
+                self.offsets32,
+                gram,
+                self.bandwidth,
+                relative,
+                *out,
+            )
+
+        return code
+
+    def _gram_for(self, n_rows: int) -> FloatArray:
+        """The kernel between atoms, once enough rows came by to pay for it.
+
+        Local blocks computed on the way have the same bits, so scores do not show the difference.
+        """
+        m = len(self)
+        with self._lock:
+            if "gram" not in self._cache and m * m <= KEPT_GRAM_ENTRIES:
+                self._cache["rows"] = self._cache.get("rows", 0) + n_rows
+                if self._cache["rows"] >= m // 8:
+                    gram = kernel_between(self.atoms, self.squares, self.bandwidth)
+                    self._cache["gram"] = gram
+            return self._cache.get("gram", np.empty((0, 0)))
+
+
+class _Within(NamedTuple):
+    """The kernel within each class."""
+
+    grams: FloatArray  # (Σ m_c²,) one after the other, or (0,) where that would be too large
+    closeness: FloatArray  # (c,) its smallest value off the diagonal
+
+
+class ClassCoder(Engine):
+    """Scores against one dictionary a class, all classes in one product."""
+
+    def __init__(
+        self, dictionaries: Sequence[Matrix], bandwidth: float, *, normalize: bool = True
+    ) -> None:
+        super().__init__(
+            np.concatenate(dictionaries), normalize=normalize, euclidean=bandwidth > 0
+        )
+        self.bandwidth = float(bandwidth)
+        sizes = np.array([len(atoms) for atoms in dictionaries])
+        self.starts = np.concatenate([[0], np.cumsum(sizes)])
+        self._gram_starts = np.concatenate([[0], np.cumsum(sizes * sizes)])
+
+    def _within(self) -> _Within:
+        with self._lock:
+            if "within" not in self._cache:
+                self._cache["within"] = self._compute_within()
+            return self._cache["within"]
+
+    def _compute_within(self) -> _Within:
+        closeness = np.ones(len(self.starts) - 1)
+        blocks = []
+        for c, (first, last) in enumerate(zip(self.starts, self.starts[1:], strict=False)):
+            gram = kernel_between(self.atoms[first:last], self.squares[first:last], self.bandwidth)
+            # The bound behind the skipping needs a kernel with a unit diagonal; 1 switches it off.
+            if self.bandwidth > 0 or self.normalize:
+                below = gram[np.tril_indices(len(gram), -1)]
+                closeness[c] = below.min() if len(below) else 0.0
+            blocks.append(gram.ravel())
+        kept = self._gram_starts[-1] <= KEPT_GRAM_ENTRIES
+        return _Within(np.concatenate(blocks) if kept else np.empty(0), closeness)
+
+    def ood_score(
+        self, X: Matrix, n_neighbors: int, n_jobs: int | None = None
+    ) -> tuple[FloatArray, IntArray]:
+        """Smallest score over the classes, and which class has it."""
+        scores, classes = np.empty(len(X)), np.empty(len(X), np.intp)
+        within = self._within()
+
+        def kernel(block: Block, scores: FloatArray, classes: IntArray) -> None:
+            score_classes(
+                *block,
+                self.atoms,
+                self.squares,
+                self.offsets,
+                self.offsets32,
+                self.starts,
+                within.grams,
+                self._gram_starts,
+                within.closeness,
+                self.bandwidth,
+                n_neighbors,
+                scores,
+                classes,
+            )
+
+        self.run(X, n_jobs, (scores, classes), kernel)
+        return scores, classes

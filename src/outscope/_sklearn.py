@@ -1,0 +1,66 @@
+"""The one file that touches scikit-learn's moving parts, and the door that checks input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from outscope._types import Matrix
+
+__all__ = ["check_is_fitted", "check_labels", "check_rows", "scoring_rows"]
+
+_KINDS = [np.float32, np.float64]
+
+
+def check_rows(estimator: Any, X: Any, *, reset: bool) -> Matrix:
+    """Finite 2-d rows as float32 or float64; with `reset` their width is remembered."""
+    rows: Matrix = validate_data(estimator, X, dtype=_KINDS, reset=reset)
+    # Squares of larger values overflow float64; nothing that is an embedding comes near.
+    if rows.size and not np.isfinite(np.square(np.abs(rows).max(), dtype=np.float64)):
+        raise ValueError("X has values too large to square (beyond 1e154); rescale the columns")
+    return rows
+
+
+def scoring_rows(estimator: Any, X: Any) -> tuple[Matrix, bool]:
+    """Rows to score, and whether they were already checked to be finite.
+
+    A plain float matrix of the right width goes through untouched, since the kernels notice NaN
+    and infinity on their way: scikit-learn's full check costs more than scoring a single row.
+    """
+    check_is_fitted(estimator)
+    if (
+        isinstance(X, np.ndarray)
+        and X.ndim == 2
+        and X.dtype in (np.float32, np.float64, np.float16)
+        and X.shape[0] > 0
+        and X.shape[1] == estimator.n_features_in_
+        and not hasattr(estimator, "feature_names_in_")
+    ):
+        return np.asarray(X), False
+    return check_rows(estimator, X, reset=False), True
+
+
+def check_labels(y: Any, n_rows: int) -> np.ndarray[Any, Any]:
+    """Labels as a 1-d array of any one type, one for each row, none missing."""
+    labels = np.asarray(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels.ravel()
+    if labels.ndim != 1:
+        raise ValueError(f"y has shape {labels.shape}; expected one label for each row of X")
+    if len(labels) != n_rows:
+        raise ValueError(
+            f"y has {len(labels)} labels but X has {n_rows} rows; give one label for each row"
+        )
+    if labels.dtype.kind == "O":
+        kinds = {type(label) for label in labels.tolist()}
+        if type(None) in kinds or any(label != label for label in labels.tolist()):
+            raise ValueError("y contains missing labels; drop those rows or name their class")
+        if len(kinds) > 1:
+            names = ", ".join(sorted(kind.__name__ for kind in kinds))
+            raise ValueError(f"y mixes labels of types {names}; convert them all to one type")
+        labels = np.array(labels.tolist())
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise ValueError("y contains NaN or infinity; drop those rows or name their class")
+    return labels

@@ -1,0 +1,233 @@
+"""NNKMeans: a dictionary of atoms learned by soft clustering."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_random_state
+
+from outscope._coder import Coder, Codes
+from outscope._learning import Learned, Recipe, learn, seed_atoms, take_rows
+from outscope._parameters import (
+    JOBS,
+    MATRIX,
+    NOT_NEGATIVE,
+    POSITIVE,
+    at_least,
+    between,
+    check_parameters,
+    one_of,
+)
+from outscope._sklearn import check_rows, scoring_rows
+from outscope._types import Matrix
+from outscope.errors import InputError
+from outscope.geometry import auto_bandwidth, measure_geometry
+
+log = logging.getLogger("outscope")
+
+# n_atoms="auto": a quarter of the rows, at most 2,000.
+AUTO_SHARE = 0.25
+AUTO_LIMIT = 2000
+
+RULES = {
+    "n_atoms": one_of("auto") | at_least(1) | between(0, 1),
+    "n_neighbors": at_least(1),
+    "kernel": one_of("gaussian", "cosine"),
+    "bandwidth": one_of("auto") | POSITIVE,
+    "entropy": NOT_NEGATIVE,
+    "max_atoms": one_of(None) | at_least(1) | between(0, 1),
+    "max_bytes": one_of(None) | at_least(1),
+    "update": one_of("average", "mod"),
+    "n_epochs": at_least(0),
+    "n_plain_epochs": at_least(0),
+    "init": one_of("k-means++", "random") | MATRIX,
+    "normalize": one_of(True, False),
+    "n_jobs": JOBS,
+}
+
+
+class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Soft clustering: atoms, and for each row the exact non-negative code on its nearest ones.
+
+    Parameters
+    ----------
+    n_atoms : dictionary size; a share of the rows if below 1; "auto" is a quarter, at most 2,000.
+        Never more than there are different rows.
+    n_neighbors : candidate atoms for each row.
+    kernel : "gaussian", exp(−‖x − c‖² / 2σ) with atoms that keep their length, or "cosine".
+    bandwidth : σ of the Gaussian kernel; "auto" reads it off the in-scope rows.
+    entropy : λ, how much rare atoms are held back and pruned (EC-NNK-Means); 0 prunes none.
+    max_atoms, max_bytes : shrink to this size (or share of the first atoms) by merging, whatever λ
+        is. `n_atoms` is then where it starts.
+    update : "average" (weighted means) or "mod" (method of optimal directions).
+    n_epochs, n_plain_epochs : passes over the data; the last ones run with λ = 0.
+    init : "k-means++" (drawn in blocks), "random", or a matrix of first atoms.
+    normalize : scale rows to unit length first.
+    n_jobs : threads; None uses every core of the process. Results do not depend on it.
+
+    Attributes
+    ----------
+    atoms_ : (m, d) float32. atom_probability_ : (m,) share of all non-zero weights.
+    representatives_ : (m, 3) training rows that lean most on each atom, −1 where there are fewer.
+    reconstruction_error_ : mean ood_score of the training rows (cosine: the paper's normalised error;
+        Gaussian: a soft squared distance to what the atoms explain).
+    bandwidth_ : σ in use, 0 for the cosine kernel. losses_ : that mean, epoch by epoch.
+
+    >>> import numpy as np
+    >>> X = np.random.RandomState(0).normal(size=(200, 8))
+    >>> NNKMeans(n_atoms=20, random_state=0).fit(X).transform(X).shape
+    (200, 20)
+    """
+
+    def __init__(
+        self,
+        n_atoms: int | float | str = "auto",
+        *,
+        n_neighbors: int = 20,
+        kernel: str = "gaussian",
+        bandwidth: float | str = "auto",
+        entropy: float = 0.0,
+        max_atoms: int | float | None = None,
+        max_bytes: int | None = None,
+        update: str = "average",
+        n_epochs: int = 8,
+        n_plain_epochs: int = 2,
+        init: str | Matrix = "k-means++",
+        normalize: bool = True,
+        random_state: int | np.random.RandomState | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.n_atoms = n_atoms
+        self.n_neighbors = n_neighbors
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.entropy = entropy
+        self.max_atoms = max_atoms
+        self.max_bytes = max_bytes
+        self.update = update
+        self.n_epochs = n_epochs
+        self.n_plain_epochs = n_plain_epochs
+        self.init = init
+        self.normalize = normalize
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn the dictionary; `y` is not used."""
+        check_parameters(self, RULES)
+        rows = check_rows(self, X, reset=True)
+        rng = check_random_state(self.random_state)
+        self.learn_scores(rows, rng)
+        return self
+
+    def learn_scores(self, X: Matrix, rng: np.random.RandomState) -> np.ndarray[Any, Any]:
+        """Learn from checked rows; return their scores, as `ood_score` will give them again."""
+        self.bandwidth_ = self._choose_bandwidth(X, rng)
+        learned = self._learn(X, rng)
+        self.atoms_ = learned.atoms
+        self.atom_probability_ = learned.probability
+        self.representatives_ = learned.representatives
+        self.reconstruction_error_ = learned.loss
+        self.losses_ = np.array(learned.losses)
+        self.n_features_in_ = X.shape[1]
+        self.prepare()
+        return learned.scores
+
+    def prepare(self) -> None:
+        """Build what scoring needs from the fitted attributes (after fit or load)."""
+        self._coder = Coder(self.atoms_, self.bandwidth_, normalize=self.normalize)
+
+    def encode(self, X: Any) -> Codes:
+        """Atoms, weights and ood_score of each row."""
+        rows, _ = scoring_rows(self, X)
+        return self._coder.code(rows, self.n_neighbors, self.n_jobs)
+
+    def transform(self, X: Any) -> scipy.sparse.csr_matrix:
+        """Non-negative codes as a sparse (rows × atoms) matrix."""
+        codes = self.encode(X)
+        n, k = codes.weights.shape
+        order = np.argsort(codes.neighbors, axis=1)
+        matrix = scipy.sparse.csr_matrix(
+            (
+                np.take_along_axis(codes.weights, order, axis=1).ravel(),
+                np.take_along_axis(codes.neighbors, order, axis=1).ravel(),
+                np.arange(0, n * k + 1, k),
+            ),
+            shape=(n, len(self.atoms_)),
+        )
+        matrix.eliminate_zeros()
+        return matrix
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.atoms_)
+
+    def _choose_bandwidth(self, X: Matrix, rng: np.random.RandomState) -> float:
+        if self.kernel == "cosine":
+            return 0.0
+        if self.bandwidth != "auto":
+            return float(self.bandwidth)
+        return auto_bandwidth(measure_geometry(X, rng, normalize=self.normalize))
+
+    def _learn(self, X: Matrix, rng: np.random.RandomState) -> Learned:
+        first = self._first_atoms(X, rng)
+        target = self._target(len(first), X.shape[1])
+        # With a row for every atom there is nothing to learn: each row already explains itself.
+        complete = len(first) >= len(X) and not isinstance(self.init, np.ndarray)
+        pruned = self.entropy > 0 or (target is not None and target < len(first))
+        recipe = Recipe(
+            n_neighbors=self.n_neighbors,
+            bandwidth=self.bandwidth_,
+            update=self.update,
+            entropy=float(self.entropy),
+            n_epochs=0 if complete and not pruned else self.n_epochs,
+            n_plain_epochs=min(self.n_plain_epochs, max(0, self.n_epochs - 1)),
+            max_atoms=target,
+            normalize=self.normalize,
+            n_jobs=self.n_jobs,
+        )
+        return learn(X, first, recipe, self._report)
+
+    def _report(self, epoch: int, size: int, loss: float) -> None:
+        log.info("epoch %d of %d: %d atoms, error %.4f", epoch + 1, self.n_epochs, size, loss)
+
+    def _target(self, n_start: int, width: int) -> int | None:
+        """Size asked for by max_atoms or max_bytes, whichever is smaller."""
+        wanted = []
+        if self.max_atoms is not None:
+            share = self.max_atoms < 1
+            wanted.append(math.ceil(self.max_atoms * n_start) if share else int(self.max_atoms))
+        if self.max_bytes is not None:
+            wanted.append(max(1, int(self.max_bytes) // (4 * width)))
+        return min(wanted, default=None)
+
+    def _first_atoms(self, X: Matrix, rng: np.random.RandomState) -> Matrix:
+        if not isinstance(self.init, str):
+            atoms = np.asarray(self.init, dtype=np.float32)
+            if atoms.shape[1] != X.shape[1]:
+                raise InputError(
+                    f"init has {atoms.shape[1]} columns but X has {X.shape[1]}; "
+                    "give first atoms of the same width as the data"
+                )
+            return atoms.copy()
+        n_atoms = self._start_size(len(X))
+        if n_atoms >= len(X):
+            return take_rows(X, np.arange(len(X)), normalize=self.normalize)
+        if self.init == "random":
+            chosen = rng.choice(len(X), n_atoms, replace=False)
+            return take_rows(X, chosen, normalize=self.normalize)
+        return seed_atoms(X, n_atoms, rng, normalize=self.normalize)[0]
+
+    def _start_size(self, n_rows: int) -> int:
+        if self.n_atoms == "auto":
+            size = min(AUTO_LIMIT, math.ceil(AUTO_SHARE * n_rows))
+        elif self.n_atoms < 1:
+            size = math.ceil(self.n_atoms * n_rows)
+        else:
+            size = int(self.n_atoms)
+        return min(n_rows, size)

@@ -1,0 +1,177 @@
+"""Embeddings and labels from files, results to files. Whole files or none."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from outscope._types import Matrix
+from outscope.errors import InputError, require
+
+READABLE = ".npy, .npz or .parquet"
+WRITABLE = ".jsonl, .csv, .parquet or .npy"
+ROWS_AT_A_TIME = 16_384
+
+
+def _split(source: str) -> tuple[Path, str | None]:
+    """`file.npz:name` → the path and the name of an array or column."""
+    path = Path(source)
+    if not path.exists() and ":" in source:
+        head, name = source.rsplit(":", 1)
+        path, chosen = Path(head), name
+    else:
+        chosen = None
+    if not path.exists():
+        raise InputError(f"{path} does not exist; give a {READABLE} file")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; give a {READABLE} file")
+    if path.stat().st_size == 0:
+        raise InputError(f"{path} is empty (0 bytes); was it written completely?")
+    return path, chosen
+
+
+def read_array(source: str, *, wanted: str = "embeddings") -> np.ndarray[Any, Any]:
+    """An array from `file.npy`, `file.npz:name` or `file.parquet:column`."""
+    path, name = _split(source)
+    suffix = path.suffix.lower()
+    try:
+        if suffix == ".npy":
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+        if suffix == ".npz":
+            with np.load(path, allow_pickle=False) as archive:
+                return np.asarray(archive[_choose(path, list(archive.files), name, "array")])
+        if suffix == ".parquet":
+            return _read_parquet(path, name, vectors=wanted == "embeddings")
+        if suffix == ".txt" and wanted == "labels":
+            return np.array(path.read_text().splitlines())
+    except (InputError, ImportError):
+        raise
+    except Exception as error:  # each reader has its own errors for a damaged file
+        raise InputError(f"{path} cannot be read as {suffix[1:]}: {error}") from error
+    raise InputError(f"{path} is not a kind of file that holds {wanted}; give {READABLE}")
+
+
+def _choose(path: Path, names: list[str], name: str | None, kind: str) -> str:
+    if name is None and len(names) == 1:
+        return names[0]
+    if name is None:
+        raise InputError(f"{path} has several {kind}s; name one, as in {path}:{names[0]}")
+    if name not in names:
+        raise InputError(f"{path} has no {kind} {name!r}; it has {', '.join(names)}")
+    return name
+
+
+def _read_parquet(path: Path, name: str | None, *, vectors: bool) -> np.ndarray[Any, Any]:
+    parquet = require("pyarrow.parquet", extra="parquet")
+    types = require("pyarrow.types", extra="parquet")
+    schema = parquet.read_schema(path)
+    names = [
+        field.name
+        for field in schema
+        if vectors == (types.is_list(field.type) or types.is_fixed_size_list(field.type))
+    ]
+    if not names:
+        raise InputError(f"{path} has no {'vector' if vectors else 'plain'} column")
+    column = parquet.read_table(path, columns=[_choose(path, names, name, "column")])[0]
+    if column.null_count:
+        raise InputError(f"{path}: column {name or names[0]} has {column.null_count} missing values")
+    if not vectors:
+        return np.asarray(column.to_pylist())
+    flat = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    if len(column) == 0 or len(flat) % len(column):
+        raise InputError(f"{path}: vectors in {name or names[0]} must be there and of one length")
+    return np.asarray(flat).reshape(len(column), -1)
+
+
+def read_matrix(source: str) -> Matrix:
+    """Embeddings, a row each; memory-mapped where the file allows it."""
+    rows = read_array(source)
+    if rows.ndim != 2:
+        raise InputError(f"{source} has shape {rows.shape}; expected a matrix with a row an input")
+    if rows.dtype.kind not in "fiub":
+        raise InputError(f"{source} holds {rows.dtype}; expected numbers")
+    if not len(rows):
+        raise InputError(f"{source} has 0 rows; nothing to do")
+    return rows
+
+
+def read_labels(source: str) -> np.ndarray[Any, Any]:
+    """Labels, one a row, from an array, a plain column or the lines of a .txt file."""
+    return read_array(source, wanted="labels")
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file that appears under its name only when it is complete."""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent or ".", prefix=".writing-")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a result file of an unknown kind before any work is done."""
+    if path.suffix.lower() not in (".jsonl", ".csv", ".parquet", ".npy"):
+        raise InputError(f"{path} has an unknown ending; give a {WRITABLE} file")
+    if not (path.parent or Path()).is_dir():
+        raise InputError(f"the folder of {path} does not exist; make it first")
+    if path.suffix.lower() == ".parquet":
+        require("pyarrow.parquet", extra="parquet")
+
+
+def write_columns(path: Path, columns: dict[str, np.ndarray[Any, Any]]) -> None:
+    """Write equally long columns; .npy keeps the first one alone."""
+    suffix = path.suffix.lower()
+    with whole_file(path) as file:
+        if suffix == ".npy":
+            np.save(file, next(iter(columns.values())), allow_pickle=False)
+        elif suffix == ".parquet":
+            table = require("pyarrow", extra="parquet").table(columns)
+            require("pyarrow.parquet", extra="parquet").write_table(table, file)
+        elif suffix == ".csv":
+            lines = _Text(file)
+            writer = csv.writer(lines)
+            writer.writerow(columns)
+            writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+        else:
+            for record in records(columns):
+                file.write((json.dumps(record) + "\n").encode())
+
+
+class _Text:
+    """The little that csv needs of a text file, over a binary one."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        return self._file.write(text.encode())
+
+
+def records(columns: dict[str, np.ndarray[Any, Any]]) -> Iterable[dict[str, Any]]:
+    """One dictionary a row."""
+    for values in zip(*(column.tolist() for column in columns.values()), strict=True):
+        yield dict(zip(columns, values, strict=True))
+
+
+def print_jsonl(lines: Iterable[dict[str, Any]]) -> None:
+    """Write JSON lines to standard output."""
+    for line in lines:
+        sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")

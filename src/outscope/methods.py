@@ -1,0 +1,118 @@
+"""The paper's names for the detectors, and `load`, which must know every class."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from outscope import persistence
+from outscope.baselines import (
+    ClasswiseKMeansDetector,
+    KMeansDetector,
+    KNNDetector,
+    MahalanobisDetector,
+)
+from outscope.detector import Detector
+from outscope.dictionary import NNKMeans
+from outscope.errors import InputError, ModelFileError
+from outscope.nnk import PAPER, ClasswiseNNKDetector, NNKDetector
+
+# What an entropy-constrained method does where the user asks for nothing: by default it keeps a
+# tenth of the atoms; with the paper's settings its λ decides.
+SMALL = {"max_atoms": 0.1}
+PAPER_EC = {**PAPER, "entropy": 0.05, "max_atoms": None}
+
+CLASSES = {
+    kind.__name__: kind
+    for kind in (
+        NNKMeans,
+        NNKDetector,
+        ClasswiseNNKDetector,
+        KNNDetector,
+        KMeansDetector,
+        ClasswiseKMeansDetector,
+        MahalanobisDetector,
+    )
+}
+
+
+class Method(NamedTuple):
+    """A named way to make a detector."""
+
+    name: str
+    make: Callable[..., Detector]
+    labels: str  # "blind", "aware"
+    summary: str
+    settings: dict[str, Any] = {}
+    paper: dict[str, Any] = {}
+
+
+METHODS = {
+    method.name: method
+    for method in (
+        Method("nnk-means", NNKDetector, "blind", "a learned dictionary of atoms", {}, PAPER),
+        Method(
+            "ec-nnk-means",
+            NNKDetector,
+            "blind",
+            "the same, pruning itself by entropy or to a size",
+            SMALL,
+            PAPER_EC,
+        ),
+        Method("c-nnk-means", ClasswiseNNKDetector, "aware", "one dictionary a class", {}, PAPER),
+        Method(
+            "c-ec-nnk-means",
+            ClasswiseNNKDetector,
+            "aware",
+            "one self-pruning dictionary a class",
+            SMALL,
+            PAPER_EC,
+        ),
+        Method(
+            "knn",
+            KNNDetector,
+            "blind",
+            "distance to the nearest stored row",
+            {},
+            {"skip_copies": False},
+        ),
+        Method("kmeans", KMeansDetector, "blind", "distance to the nearest k-means centre"),
+        Method("c-kmeans", ClasswiseKMeansDetector, "aware", "k-means centres class by class"),
+        Method(
+            "mahalanobis",
+            MahalanobisDetector,
+            "aware",
+            "Mahalanobis distance to the nearest class mean",
+            {},
+            {"shrinkage": 0.0},
+        ),
+    )
+}
+
+
+def make_detector(method: str = "nnk-means", *, preset: str = "default", **settings: Any) -> Detector:
+    """A detector by the paper's name; `preset="paper"` takes the paper's own settings.
+
+    >>> make_detector("ec-nnk-means", max_atoms=100)
+    NNKDetector(max_atoms=100)
+    """
+    if method not in METHODS:
+        raise InputError(f"method={method!r} is unknown; choose one of {', '.join(METHODS)}")
+    if preset not in ("default", "paper"):
+        raise InputError(f"preset={preset!r} is unknown; choose 'default' or 'paper'")
+    chosen = METHODS[method]
+    base = {**chosen.settings, **(chosen.paper if preset == "paper" else {})}
+    try:
+        return chosen.make(**{**base, **settings})
+    except TypeError as error:
+        known = ", ".join(sorted(chosen.make().get_params()))
+        raise InputError(f"{method} does not know a setting given ({error}); it has {known}") from error
+
+
+def load(path: str | os.PathLike[str]) -> Detector:
+    """Read a detector that `save` wrote; scores are bitwise those of before."""
+    detector = persistence.read(path, CLASSES)
+    if not isinstance(detector, Detector):
+        raise ModelFileError(f"{path} holds no detector")
+    return detector

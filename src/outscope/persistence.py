@@ -1,0 +1,203 @@
+"""Fitted estimators on disk: a manifest (JSON) and arrays (safetensors) in one folder. No pickle.
+
+Nothing in a file is ever executed: classes are looked up by name in a table given by the caller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from sklearn.base import BaseEstimator
+
+from outscope.errors import InputError, ModelFileError
+
+FORMAT = "outscope-detector"
+SCHEMA = 1
+MANIFEST = "manifest.json"
+LIBRARIES = ("outscope", "numpy", "scikit-learn", "numba", "safetensors")
+
+
+def pack(estimator: BaseEstimator) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
+    """A fitted estimator as JSON-able values and named arrays."""
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    return _pack(estimator, "", arrays), arrays
+
+
+def _pack(value: Any, path: str, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+    if isinstance(value, BaseEstimator):
+        # What fit learned ends with one underscore; what can be rebuilt starts with one.
+        fitted = {n: v for n, v in vars(value).items() if n.endswith("_") and n[0] != "_"}
+        parameters = value.get_params(deep=False)
+        if not isinstance(parameters.get("random_state", 0), (int, np.integer, type(None))):
+            parameters["random_state"] = None  # a generator's position is not part of a model
+        return {
+            "$estimator": type(value).__name__,
+            "parameters": {
+                name: _pack(item, f"{path}parameters.{name}", arrays)
+                for name, item in parameters.items()
+            },
+            "fitted": {
+                name: _pack(item, f"{path}{name}.", arrays) for name, item in fitted.items()
+            },
+        }
+    if isinstance(value, np.ndarray):
+        name = path.rstrip(".")
+        if value.dtype.kind in "US":
+            return {"$strings": value.tolist()}
+        arrays[name] = np.ascontiguousarray(value)
+        return {"$array": name}
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (list, tuple)):
+        return [_pack(item, f"{path}{i}.", arrays) for i, item in enumerate(value)]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise InputError(f"{path.rstrip('.')} of type {type(value).__name__} cannot be saved")
+
+
+def unpack(
+    value: Any,
+    arrays: Mapping[str, np.ndarray[Any, Any]],
+    classes: Mapping[str, type[BaseEstimator]],
+) -> Any:
+    """The inverse of `pack`; `classes` names every estimator that may be made."""
+    if isinstance(value, list):
+        return [unpack(item, arrays, classes) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "$array" in value:
+        return arrays[value["$array"]]
+    if "$strings" in value:
+        return np.array(value["$strings"], dtype=np.str_)
+    estimator = classes[value["$estimator"]](
+        **{n: unpack(v, arrays, classes) for n, v in value["parameters"].items()}
+    )
+    for name, item in value["fitted"].items():
+        setattr(estimator, name, unpack(item, arrays, classes))
+    if hasattr(estimator, "prepare"):
+        estimator.prepare()
+    return estimator
+
+
+def write(path: str | os.PathLike[str], estimator: BaseEstimator, notes: dict[str, Any]) -> None:
+    """Write a folder that is, at every moment, either the old model or the new one, whole.
+
+    The arrays go under a name made from their content; the manifest that points to them is moved
+    into place last, in one step.
+    """
+    folder = Path(path)
+    state, arrays = pack(estimator)
+    payload = safetensors.numpy.save(arrays)
+    digest = hashlib.sha256(payload).hexdigest()
+    manifest = {
+        "format": FORMAT,
+        "schema": SCHEMA,
+        "score_direction": "higher_is_ood",
+        **notes,
+        "versions": {name: version(name) for name in LIBRARIES},
+        "python": platform.python_version(),
+        "arrays": f"arrays-{digest[:16]}.safetensors",
+        "arrays_sha256": digest,
+        "state": state,
+    }
+    manifest["checksum"] = _checksum(manifest)
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"{folder} is a file; give the name of a folder to save to")
+        if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
+            raise InputError(f"{folder} holds other files; give a new folder to save to")
+        folder.mkdir(parents=True, exist_ok=True)
+        _place(folder / manifest["arrays"], payload)
+        text = _readable(manifest)
+        _place(folder / MANIFEST, text.encode())
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror or error}") from error
+    for old in folder.glob("arrays-*.safetensors"):
+        if old.name != manifest["arrays"]:
+            with contextlib.suppress(OSError):
+                old.unlink()
+
+
+def _place(target: Path, content: bytes) -> None:
+    """Write beside the target and move into place."""
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".writing-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _readable(manifest: Mapping[str, Any]) -> str:
+    """One entry a line: easy to look at, and small where a model has many parts."""
+    lines = [
+        f" {json.dumps(name)}: {json.dumps(value, ensure_ascii=False, allow_nan=False)}"
+        for name, value in manifest.items()
+    ]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    content = {key: value for key, value in manifest.items() if key != "checksum"}
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The manifest of a saved model, checked against its own checksum."""
+    folder = Path(path)
+    if not folder.exists():
+        raise ModelFileError(f"{folder} does not exist; give the folder that save() wrote")
+    file = folder / MANIFEST
+    if not file.is_file():
+        raise ModelFileError(f"{folder} is not an Outscope model: it has no {MANIFEST}")
+    try:
+        manifest = json.loads(file.read_bytes().decode())
+    except (ValueError, OSError) as error:
+        raise ModelFileError(f"{file} is not readable JSON; it was truncated or changed") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise ModelFileError(f"{folder} is not an Outscope model: its manifest is of another kind")
+    schema = manifest.get("schema")
+    if not isinstance(schema, int) or schema > SCHEMA:
+        raise ModelFileError(
+            f"{folder} was written by a newer Outscope (schema {schema}, this one reads up to "
+            f"{SCHEMA}); run: pip install -U outscope"
+        )
+    if manifest.get("checksum") != _checksum(manifest):
+        raise ModelFileError(f"{file} was changed after it was written (checksum differs)")
+    return manifest
+
+
+def read(path: str | os.PathLike[str], classes: Mapping[str, type[BaseEstimator]]) -> BaseEstimator:
+    """Load an estimator of one of the given classes, or refuse with one clear sentence."""
+    manifest = read_manifest(path)
+    file = Path(path) / manifest["arrays"]
+    if not file.is_file():
+        raise ModelFileError(f"{file} is missing; copy the whole folder, not the manifest alone")
+    payload = file.read_bytes()
+    if hashlib.sha256(payload).hexdigest() != manifest["arrays_sha256"]:
+        raise ModelFileError(f"{file} was truncated or changed after it was written")
+    name = manifest["state"].get("$estimator")
+    if name not in classes:
+        raise ModelFileError(f"{path} holds a {name}, which this version of Outscope does not have")
+    estimator: BaseEstimator = unpack(
+        manifest["state"], safetensors.numpy.load(payload), classes
+    )
+    return estimator

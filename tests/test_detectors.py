@@ -1,0 +1,267 @@
+"""Our own contract, for every public detector that there is or will be."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+import outscope
+from outscope import InputError
+from outscope.metrics import auroc
+
+OOD = np.repeat([0, 1], [60, 40])
+
+
+@pytest.fixture
+def fitted(detector, blobs):
+    X, y, _, _ = blobs
+    return detector.fit(X, y)
+
+
+def test_the_sign_is_one_through_every_layer(fitted, blobs, tmp_path):
+    _, _, fresh, far = blobs
+    near, strange = fitted.ood_score(fresh), fitted.ood_score(far)
+    assert strange.min() > np.median(near)
+    assert auroc(OOD, np.r_[near, strange]) > 0.95
+    np.testing.assert_array_equal(fitted.score_samples(far), -strange)
+    np.testing.assert_array_equal(fitted.decision_function(far), -strange - fitted.offset_)
+    assert fitted.threshold_ == -fitted.offset_
+    fitted.set_threshold(value=(near.max() + strange.min()) / 2)
+    np.testing.assert_array_equal(fitted.is_ood(far), strange > fitted.threshold_)
+    np.testing.assert_array_equal(fitted.predict(far), np.where(fitted.is_ood(far), -1, 1))
+    fitted.calibrate(fresh, fpr=0.1)
+    assert fitted.p_value(far).mean() < fitted.p_value(fresh).mean()
+    fitted.save(tmp_path / "model")
+    manifest = json.loads((tmp_path / "model" / "manifest.json").read_text())
+    assert manifest["score_direction"] == "higher_is_ood"
+    np.save(tmp_path / "far.npy", far)
+    done = subprocess.run(
+        [sys.executable, "-m", "outscope", "score", tmp_path / "model", tmp_path / "far.npy"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["ood_score"] for line in lines] == strange.tolist()
+    assert [line["is_ood"] for line in lines] == (strange > fitted.threshold_).tolist()
+
+
+def test_scores_do_not_depend_on_the_rest_of_the_batch(fitted, blobs):
+    _, _, fresh, far = blobs
+    queries = np.concatenate([fresh, far])
+    whole = fitted.ood_score(queries)
+    assert whole.shape == (100,)
+    assert whole.dtype == np.float64
+    singles = np.concatenate([fitted.ood_score(queries[i : i + 1]) for i in range(100)])
+    np.testing.assert_allclose(singles, whole, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(fitted.ood_score(queries[::-1])[::-1], whole, rtol=1e-9, atol=1e-9)
+
+
+def test_threads_change_no_bit(fitted, blobs):
+    _, _, fresh, far = blobs
+    queries = np.tile(np.concatenate([fresh, far]), (5, 1))
+    expected = fitted.ood_score(queries)
+    if "n_jobs" in fitted.get_params():
+        for jobs in (1, 2, 5):
+            np.testing.assert_array_equal(fitted.set_params(n_jobs=jobs).ood_score(queries), expected)
+    with ThreadPoolExecutor(6) as pool:
+        for scores in pool.map(lambda _: fitted.ood_score(queries), range(12)):
+            np.testing.assert_array_equal(scores, expected)
+
+
+def test_fitting_twice_is_fitting_once(fitted, blobs):
+    X, y, fresh, far = blobs
+    first = fitted.calibrate(fresh, fpr=0.2).ood_score(far)
+    again = fitted.fit(X, y)
+    np.testing.assert_allclose(again.ood_score(far), first, rtol=1e-9)
+    with pytest.raises(InputError, match="calibrate"):
+        again.p_value(far)
+
+
+def test_a_saved_detector_scores_the_same_in_a_new_process(fitted, blobs, tmp_path):
+    _, _, fresh, far = blobs
+    fitted.calibrate(fresh, fpr=0.1).save(tmp_path / "model")
+    np.save(tmp_path / "q.npy", far)
+    code = (
+        "import sys, pickle, numpy as np\n"
+        "def refuse(*a, **k): raise RuntimeError('pickle used')\n"
+        "import outscope\n"
+        "kept = pickle.load, pickle.loads\n"
+        "pickle.load = pickle.loads = refuse\n"
+        f"d = outscope.load({str(tmp_path / 'model')!r})\n"
+        "pickle.load, pickle.loads = kept\n"  # numba keeps compiled kernels in pickles of its own
+        f"X = np.load({str(tmp_path / 'q.npy')!r})\n"
+        "sys.stdout.buffer.write(np.r_[d.ood_score(X), d.p_value(X), d.threshold_].tobytes())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    there = np.frombuffer(done.stdout)
+    here = np.r_[fitted.ood_score(far), fitted.p_value(far), fitted.threshold_]
+    np.testing.assert_array_equal(there, here)
+
+
+def test_a_loaded_detector_is_the_same_object_again(fitted, blobs, tmp_path):
+    fitted.save(tmp_path / "m")
+    back = outscope.load(tmp_path / "m")
+    assert type(back) is type(fitted)
+    assert back.get_params() == fitted.get_params()
+    assert set(vars(back)) == set(vars(fitted))
+    back.save(tmp_path / "n")
+    state = [json.loads((tmp_path / f / "manifest.json").read_text())["state"] for f in "mn"]
+    assert state[0] == state[1]
+
+
+def test_the_threshold_moves_after_fit(fitted, blobs):
+    X, _, fresh, _ = blobs
+    shares = [fitted.set_threshold(fpr=rate).is_ood(X).mean() for rate in (0.01, 0.1, 0.3)]
+    assert shares == pytest.approx([0.01, 0.1, 0.3], abs=0.015)
+    fitted.calibrate(fresh, fpr=0.1)
+    assert fitted.is_ood(fresh).mean() <= 0.1
+    wide = fitted.threshold_
+    assert fitted.set_threshold(fpr=0.3).threshold_ < wide
+    with pytest.raises(InputError, match="at least 999"):
+        fitted.set_threshold(fpr=0.001)
+    with pytest.raises(InputError, match="one of the two"):
+        fitted.set_threshold()
+    with pytest.raises(InputError, match="finite"):
+        fitted.set_threshold(value=np.nan)
+    with pytest.raises(InputError, match="rate"):
+        fitted.set_threshold(fpr=1.5)
+
+
+def test_the_promised_false_alarm_rate_is_kept_on_average():
+    """Over many splits the rate on fresh rows stays below the promise, and near it."""
+    rng = np.random.default_rng(0)
+    rates = []
+    for _ in range(40):
+        X = rng.normal(size=(700, 6)) + 1
+        detector = outscope.NNKDetector(20, random_state=0).fit(X[:100])
+        rates.append(detector.calibrate(X[100:199], fpr=0.1).is_ood(X[199:]).mean())
+    assert 0.07 < np.mean(rates) < 0.11
+
+
+def test_an_unfitted_detector_says_so(detector, blobs, tmp_path):
+    for use in (
+        lambda: detector.ood_score(blobs[0]),
+        lambda: detector.predict(blobs[0]),
+        lambda: detector.threshold_,
+        lambda: detector.set_threshold(fpr=0.1),
+        lambda: detector.save(tmp_path / "x"),
+        lambda: detector.p_value(blobs[0]),
+        lambda: detector.calibrate(blobs[0]),
+    ):
+        with pytest.raises(NotFittedError, match="not fitted yet"):
+            use()
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda X: X[:, :5], "features"),
+        (lambda X: X[:0], "0 sample"),
+        (lambda X: X[0], "2D"),
+        (lambda X: np.where(np.arange(24) == 3, np.nan, X), "NaN"),
+        (lambda X: np.where(np.arange(24) == 3, np.inf, X), "infinity"),
+        (lambda X: np.full(X.shape, "hello"), "could not convert|dtype"),
+        (lambda X: X.astype(complex), "[Cc]omplex"),
+        (lambda X: None, "."),
+    ],
+    ids=["width", "no rows", "one dimension", "nan", "infinity", "text", "complex", "none"],
+)
+def test_bad_rows_are_refused_and_nothing_is_lost(fitted, blobs, spoil, words):
+    before = fitted.ood_score(blobs[2])
+    for verb in (fitted.ood_score, fitted.predict, fitted.score_samples, fitted.calibrate):
+        with pytest.raises((ValueError, TypeError), match=words):
+            verb(spoil(blobs[2]))
+    np.testing.assert_array_equal(fitted.ood_score(blobs[2]), before)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        np.ones((1, 5)),
+        np.ones((50, 5)),
+        np.arange(30.0)[:, None] - 10,
+        np.zeros((20, 3)),
+        np.repeat(np.eye(4), 25, axis=0),
+        np.random.default_rng(0).normal(size=(10, 200)),
+        np.random.default_rng(0).normal(size=(40, 6)).astype(np.float16),
+        np.random.default_rng(0).integers(-5, 5, size=(40, 6)),
+        np.asfortranarray(np.random.default_rng(0).normal(size=(40, 6))),
+        np.random.default_rng(0).normal(size=(40, 6)) * 1e-30,
+        np.random.default_rng(0).normal(size=(40, 6)) * 1e30,
+    ],
+    ids=[
+        "one row", "constant", "one column", "zero", "duplicates", "wide", "float16", "integer",
+        "fortran", "tiny", "huge",
+    ],
+)
+def test_odd_data_gives_finite_scores(detector, rows):
+    scores = detector.fit(rows).ood_score(rows)
+    assert np.isfinite(scores).all()
+    assert set(detector.predict(rows)) <= {1, -1}
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (["a"] * 10, "10 labels but X has 180 rows"),
+        ([["a", "b"]] * 180, "shape"),
+        ([None] * 180, "missing"),
+        ([float("nan")] * 180, "NaN"),
+        (["a", 1] * 90, None),
+    ],
+)
+def test_bad_labels_are_refused_where_labels_count(blobs, labels, words):
+    detector = outscope.ClasswiseNNKDetector()
+    if words is None:
+        detector.fit(blobs[0], labels)  # numpy reads a mix of text and numbers as text
+        return
+    with pytest.raises(ValueError, match=words):
+        detector.fit(blobs[0], labels)
+
+
+def test_a_label_seen_once_and_more_atoms_than_rows_are_fine(detector, blobs):
+    X, y, fresh, _ = blobs
+    y = y.astype(object)
+    y[0] = "rare"
+    if "n_atoms" in detector.get_params():
+        detector.set_params(n_atoms=1000)
+    if "n_clusters" in detector.get_params():
+        detector.set_params(n_clusters=1000)
+    assert np.isfinite(detector.fit(X, y).ood_score(fresh)).all()
+
+
+def test_candidates_beyond_the_dictionary_are_fine(blobs):
+    detector = outscope.NNKDetector(7, n_neighbors=500, random_state=0).fit(blobs[0])
+    assert np.isfinite(detector.ood_score(blobs[2])).all()
+
+
+def test_contamination_is_the_flagged_share_of_the_training_rows(detector, blobs):
+    for share in (0.02, 0.25):
+        flagged = clone(detector).set_params(contamination=share).fit(blobs[0]).is_ood(blobs[0])
+        assert flagged.mean() == pytest.approx(share, abs=0.012)
+    with pytest.raises(InputError, match="contamination=0.7"):
+        clone(detector).set_params(contamination=0.7).fit(blobs[0])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_scores_survive_a_fork(fitted, blobs):
+    """A pre-forking server loads once and scores in its children."""
+    code = (
+        "import os, sys, numpy as np, outscope\n"
+        "X = np.random.default_rng(0).normal(size=(400, 8))\n"
+        "d = outscope.NNKDetector(random_state=0).fit(X); a = d.ood_score(X)\n"
+        "pid = os.fork()\n"
+        "if pid == 0: os._exit(0 if np.array_equal(d.ood_score(X), a) else 3)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
+    )
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=60).returncode == 0
