@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.model_selection import train_test_split
 
-EMBEDDINGS = Path(os.environ.get("OUTSCOPE_EMBEDDINGS", "../shared/embeddings"))
+ROOT = Path(__file__).parents[1]
+EMBEDDINGS = Path(os.environ.get("OUTSCOPE_EMBEDDINGS", ROOT.parent / "shared" / "embeddings"))
 
 
 class Task(NamedTuple):
@@ -56,9 +57,7 @@ def banking(share: float, seed: int, split: str = "test") -> Task:
     data = stored("banking77")
     X, y = data["train_x"], data["train_y"]
     fit, held = train_test_split(np.arange(len(y)), test_size=0.1, random_state=seed, stratify=y)
-    queries, labels = (
-        (data["test_x"], data["test_y"]) if split == "test" else (X[held], y[held])
-    )
+    queries, labels = (data["test_x"], data["test_y"]) if split == "test" else (X[held], y[held])
     return _by_class("banking77", X[fit], y[fit], queries, labels, share, seed)
 
 

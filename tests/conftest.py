@@ -21,7 +21,9 @@ def public_detectors():
     return [
         kind
         for kind in found
-        if inspect.isclass(kind) and issubclass(kind, outscope.Detector) and kind.__name__ != "Detector"
+        if inspect.isclass(kind)
+        and issubclass(kind, outscope.Detector)
+        and kind.__name__ != "Detector"
     ]
 
 
@@ -53,7 +55,9 @@ def embeddings():
     def load(name):
         file = EMBEDDINGS / f"{name}.npz"
         if not file.exists():
-            pytest.skip(f"{name}.npz is not here; set OUTSCOPE_EMBEDDINGS to the folder that has it")
+            pytest.skip(
+                f"{name}.npz is not here; set OUTSCOPE_EMBEDDINGS to the folder that has it"
+            )
         return np.load(file)
 
     return load

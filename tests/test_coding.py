@@ -42,7 +42,9 @@ def test_codes_equal_scipy_nnls(bandwidth, k):
         chosen = codes.neighbors[i]
         assert set(chosen) == set(np.argsort(-similarity[i], kind="stable")[:k])
         # nnls wants A and b with AᵀA = K and Aᵀb = k_q.
-        root = np.linalg.cholesky(kernel(atoms[chosen], atoms[chosen], bandwidth) + 1e-13 * np.eye(k))
+        root = np.linalg.cholesky(
+            kernel(atoms[chosen], atoms[chosen], bandwidth) + 1e-13 * np.eye(k)
+        )
         target = similarity[i, chosen]
         scale = max(target.max(), 1e-300)
         expected, _ = nnls(root.T, np.linalg.solve(root, target / scale))

@@ -71,7 +71,9 @@ def test_threads_change_no_bit(fitted, blobs):
     expected = fitted.ood_score(queries)
     if "n_jobs" in fitted.get_params():
         for jobs in (1, 2, 5):
-            np.testing.assert_array_equal(fitted.set_params(n_jobs=jobs).ood_score(queries), expected)
+            np.testing.assert_array_equal(
+                fitted.set_params(n_jobs=jobs).ood_score(queries), expected
+            )
     with ThreadPoolExecutor(6) as pool:
         for scores in pool.map(lambda _: fitted.ood_score(queries), range(12)):
             np.testing.assert_array_equal(scores, expected)
@@ -84,6 +86,15 @@ def test_fitting_twice_is_fitting_once(fitted, blobs):
     np.testing.assert_allclose(again.ood_score(far), first, rtol=1e-9)
     with pytest.raises(InputError, match="calibrate"):
         again.p_value(far)
+
+
+def test_a_fit_that_fails_loses_nothing(fitted, blobs):
+    before = fitted.ood_score(blobs[2])
+    with pytest.raises(ValueError, match="NaN"):
+        fitted.fit(np.full((50, 3), np.nan))
+    with pytest.raises(ValueError, match="rows"):
+        outscope.ClasswiseNNKDetector().fit(blobs[0], ["a"])
+    np.testing.assert_array_equal(fitted.ood_score(blobs[2]), before)
 
 
 def test_a_saved_detector_scores_the_same_in_a_new_process(fitted, blobs, tmp_path):
@@ -200,8 +211,17 @@ def test_bad_rows_are_refused_and_nothing_is_lost(fitted, blobs, spoil, words):
         np.random.default_rng(0).normal(size=(40, 6)) * 1e30,
     ],
     ids=[
-        "one row", "constant", "one column", "zero", "duplicates", "wide", "float16", "integer",
-        "fortran", "tiny", "huge",
+        "one row",
+        "constant",
+        "one column",
+        "zero",
+        "duplicates",
+        "wide",
+        "float16",
+        "integer",
+        "fortran",
+        "tiny",
+        "huge",
     ],
 )
 def test_odd_data_gives_finite_scores(detector, rows):
@@ -249,7 +269,7 @@ def test_contamination_is_the_flagged_share_of_the_training_rows(detector, blobs
     for share in (0.02, 0.25):
         flagged = clone(detector).set_params(contamination=share).fit(blobs[0]).is_ood(blobs[0])
         assert flagged.mean() == pytest.approx(share, abs=0.012)
-    with pytest.raises(InputError, match="contamination=0.7"):
+    with pytest.raises(InputError, match=r"contamination=0\.7"):
         clone(detector).set_params(contamination=0.7).fit(blobs[0])
 
 

@@ -8,7 +8,7 @@ from sklearn.cluster import kmeans_plusplus
 
 from outscope import NNKMeans
 from outscope._coder import Coder
-from outscope._learning import CodeStatistics, merge_atoms, scaled_rows, seed_atoms
+from outscope._learning import CodeStatistics, Rows, merge_atoms, seed_atoms
 
 
 def rows(n=400, d=10, seed=0):
@@ -20,9 +20,9 @@ def potential(X, atoms):
 
 
 def test_seeds_are_as_good_as_those_of_k_means_plus_plus():
-    X = np.concatenate(list(scaled_rows(rows(1500), normalize=True)))
+    X = Rows(rows(1500), normalize=True).all()
     ours = [
-        potential(X, seed_atoms(X, 60, np.random.RandomState(s), normalize=True)[0])
+        potential(X, seed_atoms(Rows(X, normalize=True), 60, np.random.RandomState(s))[0])
         for s in range(5)
     ]
     theirs = [potential(X, kmeans_plusplus(X, 60, random_state=s)[0]) for s in range(5)]
@@ -31,10 +31,12 @@ def test_seeds_are_as_good_as_those_of_k_means_plus_plus():
 
 def test_seeds_are_different_rows_of_the_data():
     X = np.repeat(rows(30), 5, axis=0)
-    atoms, index = seed_atoms(X, 100, np.random.RandomState(0), normalize=True)
+    atoms, index = seed_atoms(Rows(X, normalize=True), 100, np.random.RandomState(0))
     assert len(atoms) == 30
     assert len(np.unique(atoms, axis=0)) == 30
-    np.testing.assert_allclose(atoms, X[index] / np.linalg.norm(X[index], axis=1)[:, None], atol=1e-6)
+    np.testing.assert_allclose(
+        atoms, X[index] / np.linalg.norm(X[index], axis=1)[:, None], atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("products", [False, True])
@@ -118,7 +120,9 @@ def test_no_entropy_weight_empties_the_dictionary(kernel, update, entropy):
     assert np.isfinite(fitted.encode(X).ood_score).all()
 
 
-@pytest.mark.parametrize(("kernel", "weights"), [("gaussian", (0, 3, 30)), ("cosine", (0, 0.05, 3))])
+@pytest.mark.parametrize(
+    ("kernel", "weights"), [("gaussian", (0, 3, 30)), ("cosine", (0, 0.05, 3))]
+)
 def test_more_entropy_means_fewer_atoms(kernel, weights):
     X = rows(400)
     sizes = [

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+from conftest import public_detectors
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from outscope import NNKMeans
-
-sys.path.insert(0, str(Path(__file__).parent))
-from conftest import public_detectors
 
 
 @parametrize_with_checks(

@@ -67,7 +67,7 @@ class Coder(Engine):
         """
         n, k = len(X), min(n_neighbors, len(self))
         codes = Codes(np.empty((n, k), np.intp), np.empty((n, k)), np.empty(n))
-        kernel = self._kernel(self._gram_for(n), relative)
+        kernel = self._kernel(self._gram_for(n, k), relative)
         self.run(X, n_jobs, codes, kernel)
         return codes
 
@@ -75,7 +75,7 @@ class Coder(Engine):
         """Scores alone, in memory that does not grow with the rows."""
         scores = np.empty(len(X))
         k = min(n_neighbors, len(self))
-        kernel = self._kernel(self._gram_for(len(X)), relative=True)
+        kernel = self._kernel(self._gram_for(len(X), k), relative=True)
 
         def score(block: Block, scores: FloatArray) -> None:
             n = len(scores)
@@ -100,7 +100,7 @@ class Coder(Engine):
 
         return code
 
-    def _gram_for(self, n_rows: int) -> FloatArray:
+    def _gram_for(self, n_rows: int, k: int) -> FloatArray:
         """The kernel between atoms, once enough rows came by to pay for it.
 
         Local blocks computed on the way have the same bits, so scores do not show the difference.
@@ -108,8 +108,8 @@ class Coder(Engine):
         m = len(self)
         with self._lock:
             if "gram" not in self._cache and m * m <= KEPT_GRAM_ENTRIES:
-                self._cache["rows"] = self._cache.get("rows", 0) + n_rows
-                if self._cache["rows"] >= m // 8:
+                self._cache["pairs"] = self._cache.get("pairs", 0) + n_rows * k * k
+                if self._cache["pairs"] >= m * m // 4:
                     gram = kernel_between(self.atoms, self.squares, self.bandwidth)
                     self._cache["gram"] = gram
             return self._cache.get("gram", np.empty((0, 0)))
@@ -128,9 +128,7 @@ class ClassCoder(Engine):
     def __init__(
         self, dictionaries: Sequence[Matrix], bandwidth: float, *, normalize: bool = True
     ) -> None:
-        super().__init__(
-            np.concatenate(dictionaries), normalize=normalize, euclidean=bandwidth > 0
-        )
+        super().__init__(np.concatenate(dictionaries), normalize=normalize, euclidean=bandwidth > 0)
         self.bandwidth = float(bandwidth)
         sizes = np.array([len(atoms) for atoms in dictionaries])
         self.starts = np.concatenate([[0], np.cumsum(sizes)])

@@ -14,10 +14,10 @@ from outscope._kernels.parallel import available_cores, for_ranges
 from outscope._kernels.select import measure_rows, nearest_rows
 from outscope._types import FloatArray, Matrix
 
-# Rows a worker takes at a time: their products with 2,000 atoms stay in the cache (128 and 1024
-# were slower on 2 cores). With many atoms fewer rows, so that a block stays within 8 MB.
-BLOCK_ROWS = 256
-BLOCK_ENTRIES = 2_000_000
+# Rows a worker takes at a time: smaller blocks make BLAS pack the atoms again and again (256 rows:
+# a tenth slower). With many atoms fewer rows, so that a block's products stay within 8 MB.
+BLOCK_ROWS = 1024
+BLOCK_ENTRIES = 2_100_000
 # Below this many rows a hand-over to other threads costs more than it saves.
 ROWS_WORTH_A_THREAD = 32
 
@@ -35,7 +35,7 @@ class NonFiniteRowsError(ValueError):
 class Block(NamedTuple):
     """Some rows with what the kernels need to know of them."""
 
-    rows: FloatArray  # (b, d)
+    rows: Matrix  # (b, d) float32 or float64
     scale: FloatArray  # (b,)
     square: FloatArray  # (b,)
     products: Matrix  # (b, m) float32
@@ -129,7 +129,11 @@ class Engine:
 
     def _fill(self, X: Matrix, room: tuple[Matrix, ...]) -> Block:
         rows, scale, square, products, proposal = (part[: len(X)] for part in room)
-        np.copyto(rows, X, casting="unsafe")
+        # Other types, layouts and read-only rows are copied, to spare the compiler their variants.
+        if X.dtype.char in "fd" and X.flags.c_contiguous and X.flags.writeable:
+            rows = X
+        else:
+            np.copyto(rows, X, casting="unsafe")
         if not measure_rows(rows, self.normalize, scale, square, proposal):
             raise NonFiniteRowsError
         np.matmul(proposal, self.atoms.T, out=products)

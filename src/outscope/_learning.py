@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -13,10 +14,14 @@ from outscope._coder import Coder, Codes
 from outscope._engine import threads_of
 from outscope._kernels.parallel import for_ranges
 from outscope._kernels.update import add_moments, share_weights
-from outscope._types import FloatArray, IntArray, Matrix
+from outscope._types import BoolArray, FloatArray, IntArray, Matrix
 
+# "auto" is a quarter of the rows, at most 2,000.
+AUTO_SHARE, AUTO_LIMIT = 0.25, 2000
 # Rows coded before their statistics are added; bounds the memory of an epoch.
 EPOCH_ROWS = 8192
+# Scaled rows are kept over all epochs where they take at most 512 MB.
+KEPT_ROWS_ENTRIES = 128_000_000
 # Seeds drawn between two looks at the data, as a share of those there are: 0.25 needs about 35
 # passes for 2,000 atoms where k-means++ needs 2,000, at the same error.
 SEED_GROWTH = 0.25
@@ -35,52 +40,83 @@ LARGEST_PENALTY = 1e3
 MOD_ANCHOR = 1e-6
 
 
-def scaled_rows(X: Matrix, *, normalize: bool) -> Iterator[Matrix]:
-    """Blocks of X as float32 rows, of unit length where asked."""
-    for start in range(0, len(X), EPOCH_ROWS):
-        rows = np.asarray(X[start : start + EPOCH_ROWS], dtype=np.float64)
-        if normalize:
+class Rows:
+    """Rows as learning sees them: float32, of unit length where asked; kept where they fit."""
+
+    def __init__(self, X: Matrix, *, normalize: bool) -> None:
+        self._X, self._normalize = X, normalize
+        self._kept: Matrix | None = None
+        if X.size <= KEPT_ROWS_ENTRIES:
+            self._kept = np.concatenate(list(self.blocks()))
+
+    def __len__(self) -> int:
+        return len(self._X)
+
+    def blocks(self) -> Iterator[Matrix]:
+        """All rows in their order, some at a time."""
+        for start in range(0, len(self), EPOCH_ROWS):
+            yield self.take(slice(start, start + EPOCH_ROWS))
+
+    def take(self, chosen: IntArray | slice) -> Matrix:
+        """Some rows."""
+        if self._kept is not None:
+            return self._kept[chosen]
+        rows = np.asarray(self._X[chosen], dtype=np.float64)
+        if self._normalize:
             length = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
             rows = np.divide(rows, length, out=np.zeros_like(rows), where=length > 0)
-        yield rows.astype(np.float32)
+        return rows.astype(np.float32)
+
+    def all(self) -> Matrix:
+        """Every row, in one matrix."""
+        return self.take(slice(None))
 
 
-def take_rows(X: Matrix, index: IntArray, *, normalize: bool) -> Matrix:
-    """Chosen rows of X as float32, of unit length where asked."""
-    return np.concatenate(list(scaled_rows(X[np.sort(index)], normalize=normalize)))
+def size_for(wanted: int | float | str, n_rows: int) -> int:
+    """Number of atoms meant by a number, a share of the rows, or "auto"; at most the rows."""
+    if isinstance(wanted, str):
+        return min(AUTO_LIMIT, math.ceil(AUTO_SHARE * n_rows))
+    return min(n_rows, math.ceil(wanted * n_rows) if wanted < 1 else int(wanted))
 
 
-def seed_atoms(
-    X: Matrix, n_atoms: int, rng: np.random.RandomState, *, normalize: bool
-) -> tuple[Matrix, IntArray]:
+def seed_atoms(source: Rows, n_atoms: int, rng: np.random.RandomState) -> tuple[Matrix, IntArray]:
     """Rows far from each other, drawn in growing blocks by squared distance (as k-means++ draws).
 
     Returns fewer than `n_atoms` where the data has fewer different rows.
     """
-    pool = np.arange(len(X))
-    if len(X) > SEED_ROWS_PER_ATOM * n_atoms:
-        pool = np.sort(rng.choice(len(X), SEED_ROWS_PER_ATOM * n_atoms, replace=False))
-    rows = take_rows(X, pool, normalize=normalize)
+    pool = np.arange(len(source))
+    if len(source) > SEED_ROWS_PER_ATOM * n_atoms:
+        pool = np.sort(rng.choice(len(source), SEED_ROWS_PER_ATOM * n_atoms, replace=False))
+    rows = source.take(pool)
     squares = np.einsum("ij,ij->i", rows, rows)
+    same = SAME_POINT * max(1.0, float(squares.max()))
+    # With a column of ones against −½‖c‖², one product ranks rows by distance.
+    rows = np.hstack([rows, np.ones((len(rows), 1), np.float32)])
     chosen = [int(rng.randint(len(rows)))]
     newest = np.array(chosen)
-    distance = np.full(len(rows), np.inf)
+    distance = np.full(len(rows), np.inf, np.float32)
     while True:
-        gap = squares[:, None] + squares[newest] - 2.0 * (rows @ rows[newest].T)
-        distance = np.minimum(distance, gap.min(axis=1))
+        targets = rows[newest]
+        targets[:, -1] = -0.5 * squares[newest]
+        np.minimum(distance, squares - 2.0 * (rows @ targets.T).max(axis=1), out=distance)
         distance[newest] = 0.0
-        distance[distance < SAME_POINT * max(1.0, float(squares.max()))] = 0.0
+        distance[distance < same] = 0.0
         free = np.flatnonzero(distance)
         size = min(max(1, int(SEED_GROWTH * len(chosen))), n_atoms - len(chosen), len(free))
         if size <= 0:
             break
         share = distance[free].astype(np.float64)
         newest = rng.choice(free, size, replace=False, p=share / share.sum())
-        # Copies of one row may be drawn together; one of them is enough.
-        newest = newest[np.sort(np.unique(rows[newest], axis=0, return_index=True)[1])]
+        newest = newest[_first_of_copies(rows[newest, :-1], squares[newest], same)]
         chosen.extend(newest.tolist())
     index = np.array(chosen)
-    return rows[index], pool[index]
+    return np.ascontiguousarray(rows[index, :-1]), pool[index]
+
+
+def _first_of_copies(rows: Matrix, squares: FloatArray, same: float) -> BoolArray:
+    """Mark rows that no earlier one equals: copies may be drawn together, one is enough."""
+    gap = squares[:, None] + squares - 2.0 * (rows @ rows.T)
+    return ~np.any(np.tril(gap < same, -1), axis=1)
 
 
 @dataclass
@@ -160,7 +196,8 @@ class CodeStatistics:
 class Recipe:
     """Everything that decides how atoms are learned, apart from the data."""
 
-    n_neighbors: int
+    n_neighbors: int  # candidates while learning
+    n_final_neighbors: int  # candidates in the last look, as in scoring
     bandwidth: float  # 0 for the cosine kernel
     update: str
     entropy: float
@@ -212,6 +249,7 @@ class Learned:
 
 def learn(
     X: Matrix,
+    rows: Rows,
     atoms: Matrix,
     recipe: Recipe,
     on_epoch: Callable[[int, int, float], None] = lambda epoch, size, loss: None,
@@ -222,27 +260,29 @@ def learn(
     losses: list[float] = []
     for epoch in range(recipe.n_epochs):
         entropy = recipe.entropy_at(epoch)
-        look = _look(X, atoms, recipe, recipe.penalty(probability, entropy))
+        look = _look(X, rows, atoms, recipe, recipe.penalty(probability, entropy))
         statistics = look.statistics
         losses.append(statistics.loss / statistics.rows)
         atoms = _unit_if_cosine(statistics.new_atoms(atoms), recipe)
-        probability = statistics.probability()
+        probability, mass = statistics.probability(), statistics.mass
         size = recipe.size_at(epoch, n_start)
         unused = np.flatnonzero(statistics.usage == 0)
         if entropy > 0.0:
-            atoms, probability = np.delete(atoms, unused, 0), np.delete(probability, unused)
+            atoms, probability, mass = (
+                np.delete(part, unused, 0) for part in (atoms, probability, mass)
+            )
         elif size is None and len(unused) and epoch + 1 < recipe.n_epochs:
             worst = np.argsort(-look.scores, kind="stable")[: len(unused)]
-            atoms[unused[: len(worst)]] = take_rows(X, worst, normalize=recipe.normalize)
-        if size is not None:
-            atoms, probability = merge_atoms(atoms, probability, size)
-            atoms = _unit_if_cosine(atoms, recipe)
+            atoms[unused[: len(worst)]] = rows.take(worst)
+        if size is not None and size < len(atoms):
+            atoms, mass = merge_atoms(atoms, mass, size)
+            atoms, probability = _unit_if_cosine(atoms, recipe), mass / mass.sum()
         on_epoch(epoch, len(atoms), losses[-1])
-    look = _look(X, atoms, recipe, None, last=True)
+    look = _look(X, rows, atoms, recipe, None, last=True)
     used = np.flatnonzero(look.statistics.usage)
     if len(used) < len(atoms):
         atoms = atoms[used]
-        look = _look(X, atoms, recipe, None, last=True)
+        look = _look(X, rows, atoms, recipe, None, last=True)
     return Learned(
         atoms,
         look.statistics.probability(),
@@ -263,7 +303,13 @@ class _Look:
 
 
 def _look(
-    X: Matrix, atoms: Matrix, recipe: Recipe, penalty: FloatArray | None, *, last: bool = False
+    X: Matrix,
+    rows: Rows,
+    atoms: Matrix,
+    recipe: Recipe,
+    penalty: FloatArray | None,
+    *,
+    last: bool = False,
 ) -> _Look:
     """Code every row once."""
     coder = Coder(atoms, recipe.bandwidth, normalize=recipe.normalize, penalty=penalty)
@@ -274,13 +320,14 @@ def _look(
     )
     leaning = np.zeros((len(atoms), REPRESENTATIVES))
     start = 0
-    for rows in scaled_rows(X, normalize=recipe.normalize):
-        stop = start + len(rows)
-        codes = coder.code(X[start:stop], recipe.n_neighbors, recipe.n_jobs, relative=True)
+    k = recipe.n_final_neighbors if last else recipe.n_neighbors
+    for block in rows.blocks():
+        stop = start + len(block)
+        codes = coder.code(X[start:stop], k, recipe.n_jobs, relative=True)
         look.scores[start:stop] = codes.ood_score
         if penalty is not None:
             _adopt_uncoded(codes)
-        look.statistics.add(rows, codes, recipe.n_jobs)
+        look.statistics.add(block, codes, recipe.n_jobs)
         if last:
             _remember(codes, start, look.representatives, leaning)
         start = stop
@@ -310,15 +357,13 @@ def _adopt_uncoded(codes: Codes) -> None:
     codes.weights[uncoded, 0] = 1.0
 
 
-def merge_atoms(
-    atoms: Matrix, probability: FloatArray, size: int
-) -> tuple[Matrix, FloatArray]:
+def merge_atoms(atoms: Matrix, mass: FloatArray, size: int) -> tuple[Matrix, FloatArray]:
     """Merge atoms down to `size`, always the pairs whose rows lose least by it (Ward's criterion).
 
     Dropping the rarest atoms instead would empty the outskirts first; merging keeps them covered
     and beat a dictionary learned at the small size on every dataset (docs/defaults.md).
     """
-    atoms, weight = atoms.astype(np.float64), np.maximum(probability, 1e-12)
+    atoms, weight = atoms.astype(np.float64), np.maximum(mass, 1e-12)
     while len(atoms) > size:
         squares = np.einsum("ij,ij->i", atoms, atoms)
         cost = np.maximum(squares[:, None] + squares - 2.0 * (atoms @ atoms.T), 0.0)
@@ -341,7 +386,7 @@ def merge_atoms(
                 weight[i] = total
                 gone.append(j)
         atoms, weight = np.delete(atoms, gone, 0), np.delete(weight, gone)
-    return atoms.astype(np.float32), weight / weight.sum()
+    return atoms.astype(np.float32), weight
 
 
 def _unit_if_cosine(atoms: Matrix, recipe: Recipe) -> Matrix:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from outscope._types import Matrix
 
-__all__ = ["check_is_fitted", "check_labels", "check_rows", "scoring_rows"]
+__all__ = ["all_or_nothing", "check_is_fitted", "check_labels", "check_rows", "scoring_rows"]
 
 _KINDS = [np.float32, np.float64]
 
@@ -29,17 +31,30 @@ def scoring_rows(estimator: Any, X: Any) -> tuple[Matrix, bool]:
     A plain float matrix of the right width goes through untouched, since the kernels notice NaN
     and infinity on their way: scikit-learn's full check costs more than scoring a single row.
     """
-    check_is_fitted(estimator)
+    fitted = vars(estimator)
     if (
         isinstance(X, np.ndarray)
         and X.ndim == 2
-        and X.dtype in (np.float32, np.float64, np.float16)
         and X.shape[0] > 0
-        and X.shape[1] == estimator.n_features_in_
-        and not hasattr(estimator, "feature_names_in_")
+        and X.shape[1] == fitted.get("n_features_in_")
+        and X.dtype.char in "fde"
+        and "feature_names_in_" not in fitted
     ):
         return np.asarray(X), False
+    check_is_fitted(estimator)
     return check_rows(estimator, X, reset=False), True
+
+
+@contextmanager
+def all_or_nothing(estimator: Any) -> Iterator[None]:
+    """A fit that fails leaves the estimator as it was."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except BaseException:
+        vars(estimator).clear()
+        vars(estimator).update(before)
+        raise
 
 
 def check_labels(y: Any, n_rows: int) -> np.ndarray[Any, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,11 @@ from sklearn.covariance import ledoit_wolf
 from sklearn.utils import check_random_state
 
 from outscope._engine import Neighbors, NonFiniteRowsError
-from outscope._learning import SAME_POINT, scaled_rows, seed_atoms, take_rows
+from outscope._learning import SAME_POINT, Rows, seed_atoms, size_for
 from outscope._parameters import at_least, between, one_of
 from outscope._sklearn import check_labels
 from outscope._types import FloatArray, Matrix
 from outscope.detector import Detector
-from outscope.dictionary import AUTO_LIMIT, AUTO_SHARE
 
 
 class KNNDetector(Detector):
@@ -43,7 +41,7 @@ class KNNDetector(Detector):
         self.n_jobs = n_jobs
 
     def _learn(self, X: Matrix, y: Any) -> FloatArray:
-        self.atoms_ = np.concatenate(list(scaled_rows(X, normalize=True)))
+        self.atoms_ = Rows(X, normalize=True).all()
         self.prepare()
         if self.skip_copies:
             return self._ood_score(X)
@@ -96,17 +94,13 @@ class KMeansDetector(Detector):
         return self._ood_score(X)
 
     def _centres(self, X: Matrix, rng: np.random.RandomState) -> Matrix:
-        wanted = self.n_clusters
-        if wanted == "auto":
-            wanted = min(AUTO_LIMIT, math.ceil(AUTO_SHARE * len(X)))
-        elif wanted < 1:
-            wanted = math.ceil(wanted * len(X))
-        if wanted >= len(X):
-            return take_rows(X, np.arange(len(X)), normalize=True)
-        seeds = seed_atoms(X, int(wanted), rng, normalize=True)[0]
-        rows = take_rows(X, np.arange(len(X)), normalize=True)
+        rows = Rows(X, normalize=True)
+        wanted = size_for(self.n_clusters, len(X))
+        if wanted == len(X):
+            return rows.all()
+        seeds = seed_atoms(rows, wanted, rng)[0]
         means = KMeans(len(seeds), init=seeds, n_init=1, max_iter=self.n_epochs, random_state=rng)
-        centres: Matrix = means.fit(rows).cluster_centers_
+        centres: Matrix = means.fit(rows.all()).cluster_centers_
         return centres
 
     def prepare(self) -> None:
@@ -143,9 +137,7 @@ class MahalanobisDetector(Detector):
 
     _rules = {"shrinkage": one_of("auto") | between(-1e-12, 1)}
 
-    def __init__(
-        self, *, shrinkage: float | str = "auto", contamination: float = 0.05
-    ) -> None:
+    def __init__(self, *, shrinkage: float | str = "auto", contamination: float = 0.05) -> None:
         self.shrinkage = shrinkage
         self.contamination = contamination
 

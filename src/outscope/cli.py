@@ -248,11 +248,18 @@ def _explain(options: Any) -> None:
         return
     for row, one in zip(chosen[:TABLE_ROWS], found, strict=False):
         verdict = "out of scope" if one.is_ood else "in scope"
-        print(f"\nrow {row}: {verdict}, score {one.ood_score:.4g}, {one.unexplained:.0%} unexplained")
+        print(
+            f"\nrow {row}: {verdict}, score {one.ood_score:.4g}, {one.unexplained:.0%} unexplained"
+        )
         _table(
             ["atom", "share", "training rows", "classes"],
             [
-                [e.atom, f"{e.share:.0%}", ", ".join(map(str, e.rows)), ", ".join(map(str, e.labels))]
+                [
+                    e.atom,
+                    f"{e.share:.0%}",
+                    ", ".join(map(str, e.rows)),
+                    ", ".join(map(str, e.labels)),
+                ]
                 for e in one.evidence
             ],
         )
@@ -278,7 +285,7 @@ def _info(options: Any) -> None:
         print_jsonl([shown])
 
 
-def _methods(options: Any) -> None:
+def _methods(_: Any) -> None:
     from outscope.files import print_jsonl
     from outscope.methods import METHODS
 

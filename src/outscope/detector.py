@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, OutlierMixin
 from outscope import persistence
 from outscope._engine import NonFiniteRowsError
 from outscope._parameters import JOBS, Rule, between, check_parameters
-from outscope._sklearn import check_is_fitted, check_rows, scoring_rows
+from outscope._sklearn import all_or_nothing, check_is_fitted, check_rows, scoring_rows
 from outscope._types import BoolArray, FloatArray, Matrix
 from outscope.errors import InputError
 from outscope.threshold import ConformalThreshold, check_rate, quantile_threshold
@@ -44,9 +44,10 @@ class Detector(OutlierMixin, BaseEstimator):
         check_parameters(self, {**self._rules, "contamination": between(0, 0.5)})
         if hasattr(self, "n_jobs"):
             check_parameters(self, {"n_jobs": JOBS})
-        rows = check_rows(self, X, reset=True)
+        with all_or_nothing(self):
+            rows = check_rows(self, X, reset=True)
+            scores = self._learn(rows, y)
         self.__dict__.pop("calibration_scores_", None)
-        scores = self._learn(rows, y)
         # Same rule as scikit-learn's own detectors, so that the same share is flagged.
         self.offset_ = -quantile_threshold(scores, self.contamination)
         self.training_scores_ = np.sort(scores)

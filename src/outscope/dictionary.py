@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_random_state
 
 from outscope._coder import Coder, Codes
-from outscope._learning import Learned, Recipe, learn, seed_atoms, take_rows
+from outscope._learning import Learned, Recipe, Rows, learn, seed_atoms, size_for
 from outscope._parameters import (
     JOBS,
     MATRIX,
@@ -23,20 +23,17 @@ from outscope._parameters import (
     check_parameters,
     one_of,
 )
-from outscope._sklearn import check_rows, scoring_rows
+from outscope._sklearn import all_or_nothing, check_rows, scoring_rows
 from outscope._types import Matrix
 from outscope.errors import InputError
 from outscope.geometry import auto_bandwidth, measure_geometry
 
 log = logging.getLogger("outscope")
 
-# n_atoms="auto": a quarter of the rows, at most 2,000.
-AUTO_SHARE = 0.25
-AUTO_LIMIT = 2000
-
 RULES = {
     "n_atoms": one_of("auto") | at_least(1) | between(0, 1),
     "n_neighbors": at_least(1),
+    "n_fit_neighbors": one_of(None) | at_least(1),
     "kernel": one_of("gaussian", "cosine"),
     "bandwidth": one_of("auto") | POSITIVE,
     "entropy": NOT_NEGATIVE,
@@ -59,6 +56,8 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     n_atoms : dictionary size; a share of the rows if below 1; "auto" is a quarter, at most 2,000.
         Never more than there are different rows.
     n_neighbors : candidate atoms for each row.
+    n_fit_neighbors : candidates while learning, None for as many as `n_neighbors`; a few learn as
+        good a dictionary in less time.
     kernel : "gaussian", exp(−‖x − c‖² / 2σ) with atoms that keep their length, or "cosine".
     bandwidth : σ of the Gaussian kernel; "auto" reads it off the in-scope rows.
     entropy : λ, how much rare atoms are held back and pruned (EC-NNK-Means); 0 prunes none.
@@ -74,8 +73,8 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     ----------
     atoms_ : (m, d) float32. atom_probability_ : (m,) share of all non-zero weights.
     representatives_ : (m, 3) training rows that lean most on each atom, −1 where there are fewer.
-    reconstruction_error_ : mean ood_score of the training rows (cosine: the paper's normalised error;
-        Gaussian: a soft squared distance to what the atoms explain).
+    reconstruction_error_ : mean ood_score of the training rows (cosine: the paper's normalised
+        error; Gaussian: a soft squared distance to what the atoms explain).
     bandwidth_ : σ in use, 0 for the cosine kernel. losses_ : that mean, epoch by epoch.
 
     >>> import numpy as np
@@ -89,6 +88,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         n_atoms: int | float | str = "auto",
         *,
         n_neighbors: int = 20,
+        n_fit_neighbors: int | None = 5,
         kernel: str = "gaussian",
         bandwidth: float | str = "auto",
         entropy: float = 0.0,
@@ -104,6 +104,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     ) -> None:
         self.n_atoms = n_atoms
         self.n_neighbors = n_neighbors
+        self.n_fit_neighbors = n_fit_neighbors
         self.kernel = kernel
         self.bandwidth = bandwidth
         self.entropy = entropy
@@ -120,15 +121,16 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the dictionary; `y` is not used."""
         check_parameters(self, RULES)
-        rows = check_rows(self, X, reset=True)
-        rng = check_random_state(self.random_state)
-        self.learn_scores(rows, rng)
+        with all_or_nothing(self):
+            rows = check_rows(self, X, reset=True)
+            self.learn_scores(rows, check_random_state(self.random_state))
         return self
 
     def learn_scores(self, X: Matrix, rng: np.random.RandomState) -> np.ndarray[Any, Any]:
         """Learn from checked rows; return their scores, as `ood_score` will give them again."""
-        self.bandwidth_ = self._choose_bandwidth(X, rng)
-        learned = self._learn(X, rng)
+        rows = Rows(X, normalize=self.normalize)
+        self.bandwidth_ = self._choose_bandwidth(rows, rng)
+        learned = self._learn(X, rows, rng)
         self.atoms_ = learned.atoms
         self.atom_probability_ = learned.probability
         self.representatives_ = learned.representatives
@@ -167,21 +169,22 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     def _n_features_out(self) -> int:
         return len(self.atoms_)
 
-    def _choose_bandwidth(self, X: Matrix, rng: np.random.RandomState) -> float:
+    def _choose_bandwidth(self, rows: Rows, rng: np.random.RandomState) -> float:
         if self.kernel == "cosine":
             return 0.0
         if self.bandwidth != "auto":
             return float(self.bandwidth)
-        return auto_bandwidth(measure_geometry(X, rng, normalize=self.normalize))
+        return auto_bandwidth(measure_geometry(rows, rng))
 
-    def _learn(self, X: Matrix, rng: np.random.RandomState) -> Learned:
-        first = self._first_atoms(X, rng)
+    def _learn(self, X: Matrix, rows: Rows, rng: np.random.RandomState) -> Learned:
+        first = self._first_atoms(X, rows, rng)
         target = self._target(len(first), X.shape[1])
         # With a row for every atom there is nothing to learn: each row already explains itself.
         complete = len(first) >= len(X) and not isinstance(self.init, np.ndarray)
         pruned = self.entropy > 0 or (target is not None and target < len(first))
         recipe = Recipe(
-            n_neighbors=self.n_neighbors,
+            n_neighbors=min(self.n_fit_neighbors or self.n_neighbors, self.n_neighbors),
+            n_final_neighbors=self.n_neighbors,
             bandwidth=self.bandwidth_,
             update=self.update,
             entropy=float(self.entropy),
@@ -191,7 +194,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
             normalize=self.normalize,
             n_jobs=self.n_jobs,
         )
-        return learn(X, first, recipe, self._report)
+        return learn(X, rows, first, recipe, self._report)
 
     def _report(self, epoch: int, size: int, loss: float) -> None:
         log.info("epoch %d of %d: %d atoms, error %.4f", epoch + 1, self.n_epochs, size, loss)
@@ -206,7 +209,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
             wanted.append(max(1, int(self.max_bytes) // (4 * width)))
         return min(wanted, default=None)
 
-    def _first_atoms(self, X: Matrix, rng: np.random.RandomState) -> Matrix:
+    def _first_atoms(self, X: Matrix, rows: Rows, rng: np.random.RandomState) -> Matrix:
         if not isinstance(self.init, str):
             atoms = np.asarray(self.init, dtype=np.float32)
             if atoms.shape[1] != X.shape[1]:
@@ -215,19 +218,10 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
                     "give first atoms of the same width as the data"
                 )
             return atoms.copy()
-        n_atoms = self._start_size(len(X))
+        n_atoms = size_for(self.n_atoms, len(X))
         if n_atoms >= len(X):
-            return take_rows(X, np.arange(len(X)), normalize=self.normalize)
+            return rows.all()
         if self.init == "random":
             chosen = rng.choice(len(X), n_atoms, replace=False)
-            return take_rows(X, chosen, normalize=self.normalize)
-        return seed_atoms(X, n_atoms, rng, normalize=self.normalize)[0]
-
-    def _start_size(self, n_rows: int) -> int:
-        if self.n_atoms == "auto":
-            size = min(AUTO_LIMIT, math.ceil(AUTO_SHARE * n_rows))
-        elif self.n_atoms < 1:
-            size = math.ceil(self.n_atoms * n_rows)
-        else:
-            size = int(self.n_atoms)
-        return min(n_rows, size)
+            return rows.take(np.sort(chosen))
+        return seed_atoms(rows, n_atoms, rng)[0]

@@ -47,7 +47,7 @@ def read_array(source: str, *, wanted: str = "embeddings") -> np.ndarray[Any, An
         if suffix == ".npy":
             return np.load(path, mmap_mode="r", allow_pickle=False)
         if suffix == ".npz":
-            with np.load(path, allow_pickle=False) as archive:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 return np.asarray(archive[_choose(path, list(archive.files), name, "array")])
         if suffix == ".parquet":
             return _read_parquet(path, name, vectors=wanted == "embeddings")
@@ -83,7 +83,9 @@ def _read_parquet(path: Path, name: str | None, *, vectors: bool) -> np.ndarray[
         raise InputError(f"{path} has no {'vector' if vectors else 'plain'} column")
     column = parquet.read_table(path, columns=[_choose(path, names, name, "column")])[0]
     if column.null_count:
-        raise InputError(f"{path}: column {name or names[0]} has {column.null_count} missing values")
+        raise InputError(
+            f"{path}: column {name or names[0]} has {column.null_count} missing values"
+        )
     if not vectors:
         return np.asarray(column.to_pylist())
     flat = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)

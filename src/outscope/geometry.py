@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from outscope._learning import take_rows
-from outscope._types import Matrix
+from outscope._learning import Rows
 
 # Rows whose neighbours are looked up, and rows among which they are looked for.
 PROBES = 512
@@ -27,24 +26,30 @@ class Geometry(NamedTuple):
     spread: float  # between any two rows
 
 
-def measure_geometry(X: Matrix, rng: np.random.RandomState, *, normalize: bool) -> Geometry:
+def measure_geometry(rows: Rows, rng: np.random.RandomState) -> Geometry:
     """Median squared distances, from a sample where the data is large."""
-    n = len(X)
-    order = rng.permutation(n)
-    reference = take_rows(X, order[:REFERENCES], normalize=normalize)
-    probe = reference[rng.permutation(len(reference))[:PROBES]]
+    reference = (
+        rows.all()
+        if len(rows) <= REFERENCES
+        else rows.take(np.sort(rng.choice(len(rows), REFERENCES, replace=False)))
+    )
+    shuffled = rng.permutation(len(reference))
+    probe, some = reference[shuffled[:PROBES]], reference[shuffled[-2 * PROBES :]]
     squares = np.einsum("ij,ij->i", reference, reference)
-    gaps, spreads = [], []
-    for block in np.array_split(probe, max(1, len(probe) * len(reference) // 4_000_000)):
-        own = np.einsum("ij,ij->i", block, block)[:, None]
-        distance = np.maximum(own + squares - 2.0 * (block @ reference.T), 0.0)
-        spreads.append(np.median(distance, axis=1))
+    own = np.einsum("ij,ij->i", probe, probe)[:, None]
+    spread = float(np.median(own + np.einsum("ij,ij->i", some, some) - 2.0 * (probe @ some.T)))
+    gaps = []
+    for block, size in zip(np.array_split(probe, 8), np.array_split(own, 8), strict=True):
+        distance = block @ reference.T
+        distance *= -2.0
+        distance += squares
+        distance += size
         # The smallest distance is a row's to itself; copies of a row are no neighbours either.
         distance[distance < 1e-6 * max(1.0, float(squares.max()))] = np.inf
-        gaps.append(distance.min(axis=1))
-    gap, spread = np.concatenate(gaps), float(np.median(np.concatenate(spreads)))
+        gaps.append(distance.min(axis=1, initial=np.inf))
+    gap = np.concatenate(gaps)
     gap = gap[np.isfinite(gap)]
-    return Geometry(float(np.median(gap)) if len(gap) else 0.0, spread)
+    return Geometry(float(np.median(gap)) if len(gap) else 0.0, max(spread, 0.0))
 
 
 def auto_bandwidth(geometry: Geometry) -> float:

@@ -91,7 +91,9 @@ METHODS = {
 }
 
 
-def make_detector(method: str = "nnk-means", *, preset: str = "default", **settings: Any) -> Detector:
+def make_detector(
+    method: str = "nnk-means", *, preset: str = "default", **settings: Any
+) -> Detector:
     """A detector by the paper's name; `preset="paper"` takes the paper's own settings.
 
     >>> make_detector("ec-nnk-means", max_atoms=100)
@@ -107,7 +109,9 @@ def make_detector(method: str = "nnk-means", *, preset: str = "default", **setti
         return chosen.make(**{**base, **settings})
     except TypeError as error:
         known = ", ".join(sorted(chosen.make().get_params()))
-        raise InputError(f"{method} does not know a setting given ({error}); it has {known}") from error
+        raise InputError(
+            f"{method} does not know a setting given ({error}); it has {known}"
+        ) from error
 
 
 def load(path: str | os.PathLike[str]) -> Detector:

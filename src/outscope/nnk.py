@@ -9,7 +9,7 @@ from sklearn.utils import check_random_state
 
 from outscope._coder import ClassCoder
 from outscope._engine import NonFiniteRowsError
-from outscope._learning import take_rows
+from outscope._learning import Rows
 from outscope._sklearn import check_labels, check_rows, scoring_rows
 from outscope._types import FloatArray, IntArray, Matrix
 from outscope.detector import Detector
@@ -18,7 +18,7 @@ from outscope.explanation import Evidence, Explanation
 from outscope.geometry import auto_bandwidth, measure_geometry
 
 # The settings behind the paper's published numbers (its score is the same ranking).
-PAPER = {"kernel": "cosine", "update": "mod", "n_neighbors": 20, "n_epochs": 8}
+PAPER = {"kernel": "cosine", "update": "mod", "n_fit_neighbors": None}
 
 
 class NNKDetector(Detector):
@@ -46,6 +46,7 @@ class NNKDetector(Detector):
         n_atoms: int | float | str = "auto",
         *,
         n_neighbors: int = 20,
+        n_fit_neighbors: int | None = 5,
         kernel: str = "gaussian",
         bandwidth: float | str = "auto",
         entropy: float = 0.0,
@@ -62,6 +63,7 @@ class NNKDetector(Detector):
     ) -> None:
         self.n_atoms = n_atoms
         self.n_neighbors = n_neighbors
+        self.n_fit_neighbors = n_fit_neighbors
         self.kernel = kernel
         self.bandwidth = bandwidth
         self.entropy = entropy
@@ -136,7 +138,7 @@ class ClasswiseNNKDetector(NNKDetector):
         # One bandwidth for all classes makes their scores comparable.
         bandwidth = self.bandwidth
         if self.kernel == "gaussian" and bandwidth == "auto":
-            bandwidth = auto_bandwidth(measure_geometry(X, rng, normalize=self.normalize))
+            bandwidth = auto_bandwidth(measure_geometry(Rows(X, normalize=self.normalize), rng))
         budget = None if self.max_bytes is None else max(1, self.max_bytes // len(self.classes_))
         self.dictionaries_ = []
         for c in range(len(self.classes_)):
@@ -202,7 +204,7 @@ def _explanations(
     n_atoms: int,
 ) -> list[Explanation]:
     codes = dictionary.encode(X)
-    scaled = take_rows(X, np.arange(len(X)), normalize=dictionary.normalize).astype(np.float64)
+    scaled = Rows(X, normalize=dictionary.normalize).all().astype(np.float64)
     out = []
     for row, atoms, weights, score in zip(scaled, *codes, strict=True):
         share = weights / weights.sum() if weights.sum() > 0 else weights

@@ -197,7 +197,5 @@ def read(path: str | os.PathLike[str], classes: Mapping[str, type[BaseEstimator]
     name = manifest["state"].get("$estimator")
     if name not in classes:
         raise ModelFileError(f"{path} holds a {name}, which this version of Outscope does not have")
-    estimator: BaseEstimator = unpack(
-        manifest["state"], safetensors.numpy.load(payload), classes
-    )
+    estimator: BaseEstimator = unpack(manifest["state"], safetensors.numpy.load(payload), classes)
     return estimator

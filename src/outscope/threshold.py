@@ -59,7 +59,7 @@ class ConformalThreshold:
         """Chance of an in-scope row at least this strange; small = out of scope."""
         n = len(self.scores)
         at_least = n - np.searchsorted(self.scores, np.asarray(ood_score), side="left")
-        return (1.0 + at_least) / (n + 1.0)
+        return np.asarray((1.0 + at_least) / (n + 1.0), dtype=np.float64)
 
     def cut(self, fpr: float) -> float:
         """Score above which a row is out of scope, so that p-value ≤ `fpr` there and only there."""

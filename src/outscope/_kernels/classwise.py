@@ -14,7 +14,7 @@ from outscope._kernels.coding import (
     ood_value,
     solve_energy,
 )
-from outscope._kernels.select import decide, propose
+from outscope._kernels.select import decide, propose, widen
 
 
 @njit(cache=True, nogil=True)
@@ -34,10 +34,7 @@ def energy_bound(
     total, squares, count = 0.0, 0.0, 0
     for j in range(keys.shape[0]):
         key = keys[j] - offsets[j]
-        if bandwidth == 0.0:
-            similarity = key + slack
-        else:
-            similarity = math.exp((key - best) / bandwidth)
+        similarity = key + slack if bandwidth == 0.0 else math.exp((key - best) / bandwidth)
         if similarity > 0.0:
             total += similarity
             squares += similarity * similarity
@@ -57,7 +54,7 @@ def energy_bound(
 
 @njit(cache=True, nogil=True)
 def score_classes(
-    rows,  # IN  (n, d) float64
+    rows,  # IN  (n, d)
     scale,  # IN  (n,)
     square,  # IN  (n,)
     products,  # IN  (n, m) float32
@@ -89,7 +86,9 @@ def score_classes(
     keys, targets, local = room[0], room[1], room[2]
     best_keys = np.empty(n_classes, np.float32)
     no_gram = np.empty((0, 0))
+    row = np.empty(rows.shape[1])
     for i in range(rows.shape[0]):
+        widen(rows[i], row)
         favourite = _best_keys(products[i], offsets32, starts, best_keys)
         lowest = math.inf
         for turn in range(-1, n_classes):
@@ -119,9 +118,7 @@ def score_classes(
                 products[i, first:last], offsets32[first:last], k, margin, maxima, found, proposed
             )
             own = atoms[first:last]
-            size = decide(
-                rows[i], scale[i], own, offsets[first:last], found, count, k, neighbors, keys
-            )
+            size = decide(row, scale[i], own, offsets[first:last], found, count, k, neighbors, keys)
             local_targets(keys, size, bandwidth, targets)
             gram = no_gram
             if grams.shape[0] > 0:

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from outscope._kernels.nnls import solve_nonnegative
-from outscope._kernels.select import decide, dot, propose
+from outscope._kernels.select import decide, dot, propose, widen
 
 # Below this share of the largest target a target is treated as zero: its square is beyond float64.
 _TINY = 1e-300
@@ -92,7 +92,7 @@ def ood_value(energy, best_key, square, bandwidth):
 
 @njit(cache=True, nogil=True)
 def code_rows(
-    rows,  # IN  (n, d) float64
+    rows,  # IN  (n, d)
     scale,  # IN  (n,)
     square,  # IN  (n,)
     products,  # IN  (n, m) float32, rows times atoms
@@ -116,9 +116,11 @@ def code_rows(
     proposed = np.empty(m + 1, np.float32)
     room = local_room(k)
     keys, targets, local = room[0], room[1], room[2]
+    row = np.empty(rows.shape[1])
     for i in range(n):
+        widen(rows[i], row)
         count = propose(products[i], offsets32, k, margin, maxima, found, proposed)
-        size = decide(rows[i], scale[i], atoms, offsets, found, count, k, neighbors[i], keys)
+        size = decide(row, scale[i], atoms, offsets, found, count, k, neighbors[i], keys)
         local_targets(keys, size, bandwidth, targets)
         local_gram(atoms, squares, gram, neighbors[i], size, bandwidth, local)
         energy = solve_energy(size, codes[i], room)

@@ -129,7 +129,9 @@ def solve_nonnegative(
         # it gets none in company either, and the steps below put right what this gets wrong.
         useful = target[i] > 0.0
         for a in range(size):
-            useful &= target[i] * gram[passive[a], passive[a]] > gram[i, passive[a]] * target[passive[a]]
+            useful &= (
+                target[i] * gram[passive[a], passive[a]] > gram[i, passive[a]] * target[passive[a]]
+            )
         if useful:
             passive[size] = i
             state[i] = 1

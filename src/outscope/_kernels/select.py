@@ -35,7 +35,7 @@ def dot(
 
 @njit(cache=True, nogil=True)
 def measure_rows(
-    rows,  # IN  (n, d) float64
+    rows,  # IN  (n, d)
     normalize,
     scale,  # OUT (n,) what a row is multiplied by
     square,  # OUT (n,) squared length after scaling, 1 for every normalised row
@@ -186,6 +186,16 @@ def propose(
 
 
 @njit(cache=True, nogil=True)
+def widen(
+    row,  # IN  (d,)
+    wide,  # OUT (d,) float64
+):
+    """Convert a row once, before it meets many atoms."""
+    for j in range(row.shape[0]):
+        wide[j] = row[j]
+
+
+@njit(cache=True, nogil=True)
 def decide(
     row,  # IN  (d,) float64
     scale,
@@ -217,7 +227,7 @@ def decide(
 
 @njit(cache=True, nogil=True)
 def nearest_rows(
-    rows,  # IN  (n, d) float64
+    rows,  # IN  (n, d)
     scale,  # IN  (n,)
     square,  # IN  (n,)
     products,  # IN  (n, m) float32
@@ -235,9 +245,11 @@ def nearest_rows(
     found = np.empty(m + 1, np.uintp)
     proposed = np.empty(m + 1, np.float32)
     keys = np.empty(k)
+    row = np.empty(rows.shape[1])
     for i in range(rows.shape[0]):
+        widen(rows[i], row)
         count = propose(products[i], offsets32, k, margin, maxima, found, proposed)
-        decide(rows[i], scale[i], atoms, offsets, found, count, k, neighbors[i], keys)
+        decide(row, scale[i], atoms, offsets, found, count, k, neighbors[i], keys)
         for a in range(k):
             gap = square[i] - 2.0 * keys[a]
             distances[i, a] = gap if gap > 0.0 else 0.0

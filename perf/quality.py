@@ -1,0 +1,140 @@
+"""AUROC with defaults on the stored test sets: every quality bar, as records and as a table.
+
+Records go to results/quality.jsonl, one a task, seed and method; those that are there for the same
+settings are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from tasks import Task, banking, clinc, newsgroups
+
+import outscope
+from outscope import ClasswiseNNKDetector, KMeansDetector, KNNDetector, NNKDetector
+from outscope.metrics import evaluate
+
+RECORDS = Path(__file__).parent / "results" / "quality.jsonl"
+
+
+def plan() -> Iterator[tuple[str, int, Task, dict[str, outscope.Detector]]]:
+    """Task, seed and the detectors to compare on it."""
+    for name, seeds in (("clinc150", 3), ("clinc150_finetuned", 3)):
+        task = clinc(name=name)
+        for seed in range(seeds):
+            yield (
+                name,
+                seed,
+                task,
+                {
+                    "1-NN, all rows": KNNDetector(skip_copies=False),
+                    "k-means 2000": KMeansDetector(2000, random_state=seed),
+                    "k-means 200": KMeansDetector(200, random_state=seed),
+                    "NNK 2000": NNKDetector(2000, random_state=seed),
+                    "NNK 500": NNKDetector(500, random_state=seed),
+                    "NNK 200": NNKDetector(200, random_state=seed),
+                    "EC 2000 -> 200": NNKDetector(2000, max_atoms=200, random_state=seed),
+                    "C-NNK 25 a class": ClasswiseNNKDetector(25, random_state=seed),
+                },
+            )
+    for make in (banking, newsgroups):
+        for share in (0.25, 0.5, 0.75):
+            for seed in range(5):
+                task = make(share, seed)
+                quarter = min(2000, len(task.X) // 4)
+                detectors: dict[str, outscope.Detector] = {
+                    "1-NN, all rows": KNNDetector(skip_copies=False),
+                    "k-means, quarter": KMeansDetector(quarter, random_state=seed),
+                    "NNK, quarter": NNKDetector(quarter, random_state=seed),
+                }
+                if make is banking:
+                    detectors["C-NNK, quarter"] = ClasswiseNNKDetector(random_state=seed)
+                else:
+                    detectors["NNK, all rows"] = NNKDetector(len(task.X), random_state=seed)
+                    detectors["C-NNK 350 a class"] = ClasswiseNNKDetector(350, random_state=seed)
+                if make is newsgroups and share == 0.25:
+                    detectors |= {
+                        "k-means 200": KMeansDetector(200, random_state=seed),
+                        "NNK 2000": NNKDetector(2000, random_state=seed),
+                        "NNK 200": NNKDetector(200, random_state=seed),
+                        "EC 2000 -> 200": NNKDetector(2000, max_atoms=200, random_state=seed),
+                    }
+                yield task.name, seed, task, detectors
+
+
+def key(record: dict) -> tuple:
+    return record["task"], record["seed"], record["method"], record["settings"]
+
+
+def measure(task: Task, detector: outscope.Detector) -> dict:
+    start = time.perf_counter()
+    detector.fit(task.X, task.y)
+    fitted = time.perf_counter()
+    scores = detector.ood_score(task.queries)
+    scored = time.perf_counter()
+    found = evaluate(task.is_ood, scores)
+    return {
+        **{name: round(100 * value, 3) for name, value in found._asdict().items()},
+        "rows": len(task.X),
+        "stored": len(detector.atoms_),
+        "fit_seconds": round(fitted - start, 3),
+        "score_seconds": round(scored - fitted, 4),
+    }
+
+
+def run() -> None:
+    RECORDS.parent.mkdir(exist_ok=True)
+    done = {key(record) for record in read()}
+    for name, seed, task, detectors in plan():
+        for method, detector in detectors.items():
+            record = {"task": name, "seed": seed, "method": method, "settings": str(detector)}
+            if key(record) in done:
+                continue
+            record |= measure(task, detector) | {"outscope": outscope.__version__}
+            with RECORDS.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+            print(f"{name:<22} {seed} {method:<20} {record['auroc']:.2f}", flush=True)
+
+
+def read() -> list[dict]:
+    if not RECORDS.exists():
+        return []
+    return [json.loads(line) for line in RECORDS.read_text().splitlines()]
+
+
+def table() -> str:
+    """Mean AUROC by task and method, from the newest record of each seed."""
+    newest: dict[tuple, dict] = {}
+    for record in read():
+        newest[record["task"], record["method"], record["seed"]] = record
+    tasks = list(dict.fromkeys(task for task, _, _ in newest))
+    lines = []
+    for task in tasks:
+        methods = list(dict.fromkeys(m for t, m, _ in newest if t == task))
+        lines.append(
+            f"\n{task}\n\n| method | atoms | AUROC | ± | FPR@95 | seeds |\n|---|---|---|---|---|---|"
+        )
+        for method in methods:
+            found = [r for (t, m, _), r in newest.items() if (t, m) == (task, method)]
+            scores = [r["auroc"] for r in found]
+            lines.append(
+                f"| {method} | {np.mean([r['stored'] for r in found]):,.0f} | {np.mean(scores):.2f} "
+                f"| {np.std(scores):.2f} | {np.mean([r['fpr_at_95'] for r in found]):.1f} "
+                f"| {len(found)} |"
+            )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog="example: python quality.py --table"
+    )
+    parser.add_argument("--table", action="store_true", help="only print the table of the records")
+    if not parser.parse_args().table:
+        run()
+    print(table())

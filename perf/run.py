@@ -1,0 +1,11 @@
+"""Every bar, one after the other: exactness, speed, memory, quality."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+for script in ("exactness", "speed", "memory", "quality"):
+    print(f"\n== {script}", flush=True)
+    subprocess.run([sys.executable, f"{script}.py"], cwd=Path(__file__).parent, check=True)

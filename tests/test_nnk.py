@@ -1,0 +1,93 @@
+"""What the NNK detectors add: explanations, classes, the paper's settings."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from outscope import ClasswiseNNKDetector, InputError, NNKDetector, make_detector
+from outscope.methods import METHODS
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "cosine"])
+@pytest.mark.parametrize("kind", [NNKDetector, ClasswiseNNKDetector])
+def test_an_explanation_names_atoms_rows_and_classes(kind, kernel, blobs):
+    X, y, fresh, far = blobs
+    detector = kind(kernel=kernel, random_state=0).fit(X, y)
+    queries = np.concatenate([fresh, far])
+    found = detector.explain(queries, n_atoms=3)
+    assert [one.ood_score for one in found] == detector.ood_score(queries).tolist()
+    assert [one.is_ood for one in found] == detector.is_ood(queries).tolist()
+    truth = np.repeat(["pay", "send", "block"], 20).tolist()
+    assert np.mean([one.label == label for one, label in zip(found, truth, strict=False)]) > 0.95
+    for one in found[:60]:
+        assert 0.0 <= one.unexplained <= 1.0
+        assert 1 <= len(one.evidence) <= 3
+        shares = [evidence.share for evidence in one.evidence]
+        assert shares == sorted(shares, reverse=True)
+        for evidence in one.evidence:
+            assert [y[row] for row in evidence.rows] == list(evidence.labels)
+    inside = np.mean([one.unexplained for one in found[:60]])
+    assert inside < np.mean([one.unexplained for one in found[60:]])
+    json.dumps([one.as_dict() for one in found])
+
+
+def test_without_labels_explanations_have_none(blobs):
+    found = NNKDetector(random_state=0).fit(blobs[0]).explain(blobs[2][:3])
+    assert all(one.label is None and one.evidence[0].labels == () for one in found)
+
+
+def test_under_the_cosine_kernel_unexplained_is_the_score(blobs):
+    detector = NNKDetector(kernel="cosine", random_state=0).fit(blobs[0])
+    for one in detector.explain(blobs[2]):
+        assert one.unexplained == pytest.approx(one.ood_score, abs=1e-6)
+
+
+def test_class_labels_find_their_class(blobs):
+    X, y, fresh, _ = blobs
+    detector = ClasswiseNNKDetector(random_state=0).fit(X, y)
+    assert detector.classes_.tolist() == ["block", "pay", "send"]
+    assert (detector.nearest_class(fresh) == np.repeat(["pay", "send", "block"], 20)).mean() > 0.95
+    assert len(detector.atoms_) == sum(len(d.atoms_) for d in detector.dictionaries_)
+
+
+def test_a_byte_budget_is_shared_among_classes(blobs):
+    detector = ClasswiseNNKDetector(max_bytes=4 * 24 * 9, random_state=0).fit(*blobs[:2])
+    assert detector.atoms_.nbytes <= 4 * 24 * 9
+
+
+@pytest.mark.parametrize("preset", ["default", "paper"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_of_the_paper_runs_by_its_name(method, preset, blobs):
+    X, y, fresh, far = blobs
+    detector = make_detector(method, preset=preset).fit(X, y)
+    assert detector.ood_score(far).mean() > detector.ood_score(fresh).mean()
+
+
+def test_the_paper_preset_is_the_papers():
+    detector = make_detector("ec-nnk-means", preset="paper")
+    assert (detector.kernel, detector.update, detector.n_neighbors) == ("cosine", "mod", 20)
+    assert (detector.n_epochs, detector.n_plain_epochs) == (8, 2)
+    assert detector.entropy > 0
+    assert make_detector("knn", preset="paper").skip_copies is False
+
+
+def test_ec_is_small_by_default(blobs):
+    X = blobs[0]
+    full, small = make_detector("nnk-means").fit(X), make_detector("ec-nnk-means").fit(X)
+    assert len(small.atoms_) <= 0.12 * len(full.atoms_) + 1
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: make_detector("nnk"), "choose one of nnk-means"),
+        (lambda: make_detector("knn", preset="best"), "'default' or 'paper'"),
+        (lambda: make_detector("knn", n_atoms=3), "n_neighbors"),
+    ],
+)
+def test_wrong_names_are_answered_with_the_right_ones(call, words):
+    with pytest.raises(InputError, match=words):
+        call()
