@@ -44,6 +44,20 @@ def clinc(split: str = "test", name: str = "clinc150") -> Task:
     return Task(name, data["train_x"], data["train_y"], np.concatenate([inside, ood]), truth)
 
 
+def clinc_classes(share: float, seed: int) -> Task:
+    """A development task: CLINC150's validation queries with a share of its classes in scope."""
+    data = stored("clinc150")
+    return _by_class(
+        "clinc150", data["train_x"], data["train_y"], data["val_x"], data["val_y"], share, seed
+    )
+
+
+def finetuned_half() -> Task:
+    """A development task: every other query of the fine-tuned CLINC150 embeddings."""
+    task = clinc(name="clinc150_finetuned")
+    return task._replace(queries=task.queries[::2], is_ood=task.is_ood[::2])
+
+
 def _by_class(name, X, y, queries, labels, share, seed) -> Task:
     classes = np.unique(y)
     chosen = np.random.default_rng(seed).choice(classes, round(share * len(classes)), False)

@@ -8,7 +8,8 @@ from sklearn.cluster import kmeans_plusplus
 
 from outscope import NNKMeans
 from outscope._coder import Coder
-from outscope._learning import CodeStatistics, Rows, merge_atoms, seed_atoms
+from outscope._learning import CodeStatistics, merge_atoms
+from outscope._rows import Rows, seed_atoms
 
 
 def rows(n=400, d=10, seed=0):
@@ -143,6 +144,12 @@ def test_a_wanted_size_is_met(size):
 def test_a_byte_budget_is_kept(budget, atoms):
     fitted = NNKMeans(60, max_bytes=budget, random_state=0).fit(rows())
     assert len(fitted.atoms_) == atoms
+
+
+@pytest.mark.parametrize(("epochs", "plain"), [(0, 0), (1, 5), (3, 3)])
+def test_a_wanted_size_is_met_in_any_number_of_epochs(epochs, plain):
+    model = NNKMeans(60, max_atoms=7, n_epochs=epochs, n_plain_epochs=plain, random_state=0)
+    assert len(model.fit(rows()).atoms_) == 7
 
 
 def test_a_size_and_an_entropy_weight_together_stay_below_the_size():

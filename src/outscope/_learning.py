@@ -1,9 +1,8 @@
-"""How a dictionary is learned: seeds, statistics that add up, updates, pruning."""
+"""How a dictionary is learned: statistics that add up, updates, pruning."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,21 +13,9 @@ from outscope._coder import Coder, Codes
 from outscope._engine import threads_of
 from outscope._kernels.parallel import for_ranges
 from outscope._kernels.update import add_moments, share_weights
-from outscope._types import BoolArray, FloatArray, IntArray, Matrix
+from outscope._rows import Rows
+from outscope._types import FloatArray, IntArray, Matrix
 
-# "auto" is a quarter of the rows, at most 2,000.
-AUTO_SHARE, AUTO_LIMIT = 0.25, 2000
-# Rows coded before their statistics are added; bounds the memory of an epoch.
-EPOCH_ROWS = 8192
-# Scaled rows are kept over all epochs where they take at most 512 MB.
-KEPT_ROWS_ENTRIES = 128_000_000
-# Seeds drawn between two looks at the data, as a share of those there are: 0.25 needs about 35
-# passes for 2,000 atoms where k-means++ needs 2,000, at the same error.
-SEED_GROWTH = 0.25
-# Rows seeds are drawn from, per atom asked for.
-SEED_ROWS_PER_ATOM = 16
-# Two unit rows nearer than this are one point in float32.
-SAME_POINT = 1e-6
 # A weight below this share of its row's code moves no atom (a narrow kernel leaves such dust).
 NEGLIGIBLE = 1e-4
 # Training rows remembered for each atom, for explanations.
@@ -38,85 +25,6 @@ LARGEST_PENALTY = 1e3
 # Pull towards the old atoms in the MOD update, relative to the mean diagonal of W·Wᵀ: keeps the
 # system regular where atoms share all their rows, and is far below the data's own weight.
 MOD_ANCHOR = 1e-6
-
-
-class Rows:
-    """Rows as learning sees them: float32, of unit length where asked; kept where they fit."""
-
-    def __init__(self, X: Matrix, *, normalize: bool) -> None:
-        self._X, self._normalize = X, normalize
-        self._kept: Matrix | None = None
-        if X.size <= KEPT_ROWS_ENTRIES:
-            self._kept = np.concatenate(list(self.blocks()))
-
-    def __len__(self) -> int:
-        return len(self._X)
-
-    def blocks(self) -> Iterator[Matrix]:
-        """All rows in their order, some at a time."""
-        for start in range(0, len(self), EPOCH_ROWS):
-            yield self.take(slice(start, start + EPOCH_ROWS))
-
-    def take(self, chosen: IntArray | slice) -> Matrix:
-        """Some rows."""
-        if self._kept is not None:
-            return self._kept[chosen]
-        rows = np.asarray(self._X[chosen], dtype=np.float64)
-        if self._normalize:
-            length = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
-            rows = np.divide(rows, length, out=np.zeros_like(rows), where=length > 0)
-        return rows.astype(np.float32)
-
-    def all(self) -> Matrix:
-        """Every row, in one matrix."""
-        return self.take(slice(None))
-
-
-def size_for(wanted: int | float | str, n_rows: int) -> int:
-    """Number of atoms meant by a number, a share of the rows, or "auto"; at most the rows."""
-    if isinstance(wanted, str):
-        return min(AUTO_LIMIT, math.ceil(AUTO_SHARE * n_rows))
-    return min(n_rows, math.ceil(wanted * n_rows) if wanted < 1 else int(wanted))
-
-
-def seed_atoms(source: Rows, n_atoms: int, rng: np.random.RandomState) -> tuple[Matrix, IntArray]:
-    """Rows far from each other, drawn in growing blocks by squared distance (as k-means++ draws).
-
-    Returns fewer than `n_atoms` where the data has fewer different rows.
-    """
-    pool = np.arange(len(source))
-    if len(source) > SEED_ROWS_PER_ATOM * n_atoms:
-        pool = np.sort(rng.choice(len(source), SEED_ROWS_PER_ATOM * n_atoms, replace=False))
-    rows = source.take(pool)
-    squares = np.einsum("ij,ij->i", rows, rows)
-    same = SAME_POINT * max(1.0, float(squares.max()))
-    # With a column of ones against −½‖c‖², one product ranks rows by distance.
-    rows = np.hstack([rows, np.ones((len(rows), 1), np.float32)])
-    chosen = [int(rng.randint(len(rows)))]
-    newest = np.array(chosen)
-    distance = np.full(len(rows), np.inf, np.float32)
-    while True:
-        targets = rows[newest]
-        targets[:, -1] = -0.5 * squares[newest]
-        np.minimum(distance, squares - 2.0 * (rows @ targets.T).max(axis=1), out=distance)
-        distance[newest] = 0.0
-        distance[distance < same] = 0.0
-        free = np.flatnonzero(distance)
-        size = min(max(1, int(SEED_GROWTH * len(chosen))), n_atoms - len(chosen), len(free))
-        if size <= 0:
-            break
-        share = distance[free].astype(np.float64)
-        newest = rng.choice(free, size, replace=False, p=share / share.sum())
-        newest = newest[_first_of_copies(rows[newest, :-1], squares[newest], same)]
-        chosen.extend(newest.tolist())
-    index = np.array(chosen)
-    return np.ascontiguousarray(rows[index, :-1]), pool[index]
-
-
-def _first_of_copies(rows: Matrix, squares: FloatArray, same: float) -> BoolArray:
-    """Mark rows that no earlier one equals: copies may be drawn together, one is enough."""
-    gap = squares[:, None] + squares - 2.0 * (rows @ rows.T)
-    return ~np.any(np.tril(gap < same, -1), axis=1)
 
 
 @dataclass

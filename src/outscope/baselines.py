@@ -10,8 +10,8 @@ from sklearn.covariance import ledoit_wolf
 from sklearn.utils import check_random_state
 
 from outscope._engine import Neighbors, NonFiniteRowsError
-from outscope._learning import SAME_POINT, Rows, seed_atoms, size_for
 from outscope._parameters import at_least, between, one_of
+from outscope._rows import SAME_POINT, Rows, seed_atoms, size_for
 from outscope._sklearn import check_labels
 from outscope._types import FloatArray, Matrix
 from outscope.detector import Detector

@@ -36,6 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+ROWS = "embeddings: FILE.npy, FILE.npz:array or FILE.parquet:column"
+
+
 def _parser() -> argparse.ArgumentParser:
     from outscope import __version__
 
@@ -47,26 +50,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"outscope {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-
-    def command(name: str, run: Callable[[Any], None], summary: str, example: str) -> Any:
-        sub = commands.add_parser(
+    for name, (run, arguments, summary, example) in COMMANDS.items():
+        command = commands.add_parser(
             name,
             help=summary,
             description=f"{summary[0].upper()}{summary[1:]}.",
             epilog=f"example:\n  {example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        sub.set_defaults(run=run)
-        return sub
+        command.set_defaults(run=run)
+        arguments(command)
+    return parser
 
-    rows = "embeddings: FILE.npy, FILE.npz:array or FILE.parquet:column"
-    fit = command(
-        "fit",
-        _fit,
-        "learn what is in scope and save a detector",
-        "outscope fit train.npz:x --labels train.npz:y --method c-nnk-means --out model",
-    )
-    fit.add_argument("rows", help=rows)
+
+def _fit_arguments(fit: argparse.ArgumentParser) -> None:
+    fit.add_argument("rows", help=ROWS)
     fit.add_argument("--out", required=True, metavar="FOLDER", help="where to save the detector")
     fit.add_argument("--method", default="nnk-means", help="see: outscope methods")
     fit.add_argument("--preset", default="default", help="default, or paper for the paper's own")
@@ -82,42 +80,33 @@ def _parser() -> argparse.ArgumentParser:
         help="any setting of the method, as in --set n_atoms=500 (may be repeated)",
     )
 
-    score = command(
-        "score",
-        _score,
-        "score rows; higher means stranger",
-        "outscope score model new.npy --out scores.csv",
-    )
+
+def _score_arguments(score: argparse.ArgumentParser) -> None:
     score.add_argument("model", help="folder that fit wrote")
-    score.add_argument("rows", help=rows)
+    score.add_argument("rows", help=ROWS)
     score.add_argument("--out", metavar="FILE", type=Path, help=".jsonl, .csv, .parquet or .npy")
     score.add_argument("--fpr", type=float, help="move the threshold for this run")
 
-    evaluate = command(
-        "eval",
-        _eval,
-        "measure how well a detector tells in-scope from out-of-scope rows",
-        "outscope eval model --inside test.npy --outside strange.npy",
-    )
-    evaluate.add_argument("model", help="folder that fit wrote")
-    evaluate.add_argument("--inside", required=True, metavar="FILE", help=f"in-scope {rows}")
-    evaluate.add_argument("--outside", required=True, metavar="FILE", help=f"out-of-scope {rows}")
 
-    explain = command(
-        "explain",
-        _explain,
-        "show which atoms and training rows carry a row, and what stays unexplained",
-        "outscope explain model new.npy --row 0 --row 7",
-    )
+def _eval_arguments(evaluate: argparse.ArgumentParser) -> None:
+    evaluate.add_argument("model", help="folder that fit wrote")
+    evaluate.add_argument("--inside", required=True, metavar="FILE", help=f"in-scope {ROWS}")
+    evaluate.add_argument("--outside", required=True, metavar="FILE", help=f"out-of-scope {ROWS}")
+
+
+def _explain_arguments(explain: argparse.ArgumentParser) -> None:
     explain.add_argument("model", help="folder that fit wrote (an NNK method)")
-    explain.add_argument("rows", help=rows)
+    explain.add_argument("rows", help=ROWS)
     explain.add_argument("--row", type=int, action="append", help="only this row (repeatable)")
     explain.add_argument("--top", type=int, default=3, help="atoms to show (default 3)")
 
-    info = command("info", _info, "describe a saved detector", "outscope info model")
+
+def _info_arguments(info: argparse.ArgumentParser) -> None:
     info.add_argument("model", help="folder that fit wrote")
-    command("methods", _methods, "list the methods", "outscope methods")
-    return parser
+
+
+def _no_arguments(_: argparse.ArgumentParser) -> None:
+    pass
 
 
 def _settings(pairs: list[str]) -> dict[str, Any]:
@@ -346,3 +335,33 @@ def _progress(title: str, total: int | None = None) -> Iterator[Callable[[int], 
         finally:
             logger.removeHandler(listener)
             logger.setLevel(level)
+
+
+COMMANDS: dict[str, tuple[Callable[[Any], None], Callable[..., None], str, str]] = {
+    "fit": (
+        _fit,
+        _fit_arguments,
+        "learn what is in scope and save a detector",
+        "outscope fit train.npz:x --labels train.npz:y --method c-nnk-means --out model",
+    ),
+    "score": (
+        _score,
+        _score_arguments,
+        "score rows; higher means stranger",
+        "outscope score model new.npy --out scores.csv",
+    ),
+    "eval": (
+        _eval,
+        _eval_arguments,
+        "measure how well a detector tells in-scope from out-of-scope rows",
+        "outscope eval model --inside test.npy --outside strange.npy",
+    ),
+    "explain": (
+        _explain,
+        _explain_arguments,
+        "show which atoms and training rows carry a row, and what stays unexplained",
+        "outscope explain model new.npy --row 0 --row 7",
+    ),
+    "info": (_info, _info_arguments, "describe a saved detector", "outscope info model"),
+    "methods": (_methods, _no_arguments, "list the methods", "outscope methods"),
+}

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_random_state
 
 from outscope._coder import Coder, Codes
-from outscope._learning import Learned, Recipe, Rows, learn, seed_atoms, size_for
+from outscope._learning import Learned, Recipe, learn
 from outscope._parameters import (
     JOBS,
     MATRIX,
@@ -23,6 +23,7 @@ from outscope._parameters import (
     check_parameters,
     one_of,
 )
+from outscope._rows import Rows, seed_atoms, size_for
 from outscope._sklearn import all_or_nothing, check_rows, scoring_rows
 from outscope._types import Matrix
 from outscope.errors import InputError
@@ -61,8 +62,8 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     kernel : "gaussian", exp(−‖x − c‖² / 2σ) with atoms that keep their length, or "cosine".
     bandwidth : σ of the Gaussian kernel; "auto" reads it off the in-scope rows.
     entropy : λ, how much rare atoms are held back and pruned (EC-NNK-Means); 0 prunes none.
-    max_atoms, max_bytes : shrink to this size (or share of the first atoms) by merging, whatever λ
-        is. `n_atoms` is then where it starts.
+    max_atoms, max_bytes : shrink the atoms to this number (or share of the first ones) or to these
+        bytes by merging, whatever λ is. `n_atoms` is then where it starts.
     update : "average" (weighted means) or "mod" (method of optimal directions).
     n_epochs, n_plain_epochs : passes over the data; the last ones run with λ = 0.
     init : "k-means++" (drawn in blocks), "random", or a matrix of first atoms.
@@ -188,7 +189,8 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
             bandwidth=self.bandwidth_,
             update=self.update,
             entropy=float(self.entropy),
-            n_epochs=0 if complete and not pruned else self.n_epochs,
+            # A wanted size needs at least one epoch to be reached in.
+            n_epochs=max(1, self.n_epochs) if pruned else 0 if complete else self.n_epochs,
             n_plain_epochs=min(self.n_plain_epochs, max(0, self.n_epochs - 1)),
             max_atoms=target,
             normalize=self.normalize,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from outscope._learning import Rows
+from outscope._rows import Rows
 
 # Rows whose neighbours are looked up, and rows among which they are looked for.
 PROBES = 512

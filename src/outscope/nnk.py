@@ -9,7 +9,7 @@ from sklearn.utils import check_random_state
 
 from outscope._coder import ClassCoder
 from outscope._engine import NonFiniteRowsError
-from outscope._learning import Rows
+from outscope._rows import Rows
 from outscope._sklearn import check_labels, check_rows, scoring_rows
 from outscope._types import FloatArray, IntArray, Matrix
 from outscope.detector import Detector
