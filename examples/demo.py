@@ -27,7 +27,7 @@ console.print(
 )
 table = Table("method", "stored", "AUROC", "AUPR out", "FPR@95", "false alarms", "caught", box=None)
 for method in ("nnk-means", "ec-nnk-means", "c-nnk-means", "knn", "kmeans", "mahalanobis"):
-    detector = outscope.make_detector(method)
+    detector = outscope.make_detector(method, **({"max_atoms": 90} if "ec-" in method else {}))
     if "random_state" in detector.get_params():
         detector.set_params(random_state=0)
     detector.fit(train, y_train).calibrate(calibration, fpr=0.05)

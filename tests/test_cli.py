@@ -160,6 +160,16 @@ def test_parquet_vectors_and_labels_are_read(files, tmp_path, blobs, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 180
 
 
+def test_vectors_of_different_lengths_are_refused(tmp_path, capsys):
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    parquet.write_table(
+        pa.table({"e": [[1.0, 2], [3, 4, 5, 6], [7, 8, 9]]}), tmp_path / "r.parquet"
+    )
+    failed(capsys, "one length", "fit", tmp_path / "r.parquet", "--out", tmp_path / "m")
+
+
 def test_labels_may_be_lines_of_text(files, tmp_path, blobs):
     (tmp_path / "y.txt").write_text("\n".join(blobs[1]))
     arguments = ("--labels", tmp_path / "y.txt", "--method", "c-kmeans", "--out", tmp_path / "m")
@@ -209,6 +219,8 @@ def test_bad_options_get_one_clear_line(files, tmp_path, capsys):
     failed(capsys, "choose one of nnk-means", "fit", train, "--method", "magic", *out)
     failed(capsys, "expected NAME=VALUE", "fit", train, "--set", "n_atoms", *out)
     failed(capsys, "n_atoms=-1", "fit", train, "--set", "n_atoms=-1", *out)
+    failed(capsys, "use --method knn", "fit", train, "--set", "method=knn", *out)
+    failed(capsys, "--top 0", "explain", files / "model", train, "--top", "0")
     failed(capsys, "bananas", "fit", train, "--set", "bananas=1", *out)
     failed(capsys, "contamination=2", "fit", train, "--fpr", "2", *out)
     failed(capsys, "unknown ending", "score", files / "model", train, "--out", tmp_path / "x.xml")

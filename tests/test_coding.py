@@ -160,6 +160,28 @@ def test_skipping_classes_changes_no_score(bandwidth, k, shift):
     np.testing.assert_array_equal(classes, each.argmin(axis=0))
 
 
+def test_atoms_that_point_apart_are_not_skipped():
+    """Two atoms at 120 degrees explain a row between them that neither is near to."""
+    apart = np.array([[1, 0], [-0.5, 0.75**0.5]], dtype=np.float32)
+    close = np.array([[np.cos(0.3), np.sin(0.3)]], dtype=np.float32)
+    row = np.array([[np.cos(0.17), np.sin(0.17)]])
+    scores, classes = ClassCoder([apart, close], 0.0).ood_score(row, 5)
+    assert classes[0] == 0
+    assert scores[0] == pytest.approx(0.0, abs=1e-7)
+
+
+def test_rows_too_long_for_float32_are_refused():
+    coder = Coder(np.eye(3, dtype=np.float32), 0.5, normalize=False)
+    with pytest.raises(ValueError, match="too long"):
+        coder.ood_score(np.full((2, 3), 1e40), 3)
+
+
+def test_byte_order_does_not_matter():
+    X, atoms = problem(10)
+    coder = Coder(atoms, 0.05)
+    np.testing.assert_array_equal(coder.ood_score(X.astype(">f4"), 20), coder.ood_score(X, 20))
+
+
 def test_skipping_stays_right_without_normalising():
     rng = np.random.default_rng(9)
     dictionaries = [rng.normal(size=(6, 5)).astype(np.float32) * s for s in (0.5, 1, 4)]

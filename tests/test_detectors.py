@@ -236,15 +236,15 @@ def test_odd_data_gives_finite_scores(detector, rows):
         (["a"] * 10, "10 labels but X has 180 rows"),
         ([["a", "b"]] * 180, "shape"),
         ([None] * 180, "missing"),
-        ([float("nan")] * 180, "NaN"),
-        (["a", 1] * 90, None),
+        ([float("nan")] * 180, "missing"),
+        (["a", 1] * 90, "mixes"),
+        (["a"] * 179 + [float("nan")], "missing"),
+        (np.array([b"a"] * 180), "text first"),
+        (np.zeros(180, dtype="datetime64[D]"), "text first"),
     ],
 )
 def test_bad_labels_are_refused_where_labels_count(blobs, labels, words):
     detector = outscope.ClasswiseNNKDetector()
-    if words is None:
-        detector.fit(blobs[0], labels)  # numpy reads a mix of text and numbers as text
-        return
     with pytest.raises(ValueError, match=words):
         detector.fit(blobs[0], labels)
 
@@ -260,9 +260,28 @@ def test_a_label_seen_once_and_more_atoms_than_rows_are_fine(detector, blobs):
     assert np.isfinite(detector.fit(X, y).ood_score(fresh)).all()
 
 
-def test_candidates_beyond_the_dictionary_are_fine(blobs):
-    detector = outscope.NNKDetector(7, n_neighbors=500, random_state=0).fit(blobs[0])
+@pytest.mark.parametrize("kind", [outscope.NNKDetector, outscope.ClasswiseNNKDetector])
+def test_candidates_beyond_the_dictionary_are_fine(blobs, kind):
+    detector = kind(7, n_neighbors=200_000, random_state=0).fit(*blobs[:2])
     assert np.isfinite(detector.ood_score(blobs[2])).all()
+
+
+@pytest.mark.parametrize("kind", [outscope.NNKDetector, outscope.ClasswiseNNKDetector])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_zero_rows_under_the_cosine_kernel(kind, normalize):
+    detector = kind(kernel="cosine", normalize=normalize)
+    assert np.isfinite(detector.fit(np.zeros((60, 5))).ood_score(np.eye(5))).all()
+    X = np.random.default_rng(0).normal(size=(60, 5))
+    assert detector.fit(X).ood_score(np.zeros((1, 5))) == pytest.approx(1.0)
+
+
+def test_small_and_far_rows_keep_their_dictionary_without_normalising():
+    X = np.random.default_rng(0).normal(size=(400, 6))
+    assert len(outscope.NNKDetector(100, normalize=False).fit(X * 1e-4).atoms_) == 100
+    X[0] *= 3e3
+    assert len(outscope.NNKDetector(100, normalize=False).fit(X).atoms_) == 100
+    with pytest.raises(InputError, match="rescale X"):
+        outscope.NNKDetector(normalize=False).fit(X * 1e30)
 
 
 def test_contamination_is_the_flagged_share_of_the_training_rows(detector, blobs):

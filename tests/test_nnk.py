@@ -75,9 +75,11 @@ def test_the_paper_preset_is_the_papers():
 
 
 def test_ec_is_small_by_default(blobs):
-    X = blobs[0]
-    full, small = make_detector("nnk-means").fit(X), make_detector("ec-nnk-means").fit(X)
-    assert len(small.atoms_) <= 0.12 * len(full.atoms_) + 1
+    X = np.random.default_rng(0).normal(size=(1000, 6))
+    assert len(make_detector("nnk-means").fit(X).atoms_) == 250
+    assert len(make_detector("ec-nnk-means").fit(X).atoms_) == 200
+    by_class = make_detector("c-ec-nnk-means").fit(X, np.arange(1000) % 2)
+    assert len(by_class.atoms_) == 126
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import outscope
 from outscope import ClasswiseNNKDetector, InputError, KNNDetector, ModelFileError, NNKDetector
-from outscope.persistence import MANIFEST
+from outscope.persistence import MANIFEST, _checksum
 
 
 @pytest.fixture
@@ -138,6 +139,50 @@ def test_labels_of_any_type_come_back(blobs, tmp_path, labels):
     np.testing.assert_array_equal(back.classes_, detector.classes_)
     assert back.classes_.dtype.kind == detector.classes_.dtype.kind
     assert back.nearest_class(blobs[2]).tolist() == detector.nearest_class(blobs[2]).tolist()
+
+
+@pytest.mark.parametrize("content", ['{"name": "my web app"}', "{}", "not json"])
+def test_somebody_elses_manifest_is_left_alone(tmp_path, blobs, content):
+    (tmp_path / MANIFEST).write_text(content)
+    with pytest.raises(InputError, match="other files"):
+        KNNDetector().fit(blobs[0]).save(tmp_path)
+    assert (tmp_path / MANIFEST).read_text() == content
+
+
+def test_what_a_save_that_was_cut_off_left_is_no_obstacle(tmp_path, blobs):
+    (tmp_path / "arrays-0123456789abcdef.safetensors").write_text("half")
+    KNNDetector().fit(blobs[0]).save(tmp_path)
+    assert isinstance(outscope.load(tmp_path), KNNDetector)
+
+
+def test_saving_and_loading_at_once_never_sees_a_broken_model(tmp_path, blobs):
+    models = [KNNDetector(k).fit(blobs[0][: 60 + k]) for k in (1, 2, 3)]
+    models[0].save(tmp_path / "m")
+
+    def work(i):
+        if i % 2:
+            return outscope.load(tmp_path / "m").n_neighbors
+        return models[i % 3].save(tmp_path / "m")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(120)))
+    assert outscope.load(tmp_path / "m").n_neighbors in (1, 2, 3)
+
+
+def test_a_manifest_that_points_elsewhere_is_refused(model):
+    manifest = json.loads((model / MANIFEST).read_text())
+    manifest["arrays"] = "../outside.safetensors"
+    manifest["checksum"] = _checksum(manifest)
+    (model / MANIFEST).write_text(json.dumps(manifest))
+    refused(model, "its own folder")
+
+
+def test_a_manifest_that_does_not_hold_together_is_refused(model):
+    manifest = json.loads((model / MANIFEST).read_text())
+    manifest["state"]["parameters"]["bananas"] = 1
+    manifest["checksum"] = _checksum(manifest)
+    (model / MANIFEST).write_text(json.dumps(manifest))
+    refused(model, "does not hold together")
 
 
 def test_a_moved_folder_still_loads(model, tmp_path):

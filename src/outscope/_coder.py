@@ -158,6 +158,7 @@ class ClassCoder(Engine):
     ) -> tuple[FloatArray, IntArray]:
         """Smallest score over the classes, and which class has it."""
         scores, classes = np.empty(len(X)), np.empty(len(X), np.intp)
+        k = min(n_neighbors, int(np.diff(self.starts).max()))
         within = self._within()
 
         def kernel(block: Block, scores: FloatArray, classes: IntArray) -> None:
@@ -172,7 +173,7 @@ class ClassCoder(Engine):
                 self._gram_starts,
                 within.closeness,
                 self.bandwidth,
-                n_neighbors,
+                k,
                 scores,
                 classes,
             )

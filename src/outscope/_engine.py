@@ -23,12 +23,12 @@ ROWS_WORTH_A_THREAD = 32
 
 
 class NonFiniteRowsError(ValueError):
-    """A row holds NaN or infinity, or values whose squares overflow."""
+    """A row holds NaN or infinity, or is too long to compute with."""
 
     def __init__(self) -> None:
         super().__init__(
-            "X contains NaN, infinity or a value too large to square; "
-            "drop or repair those rows before scoring"
+            "X contains NaN, infinity or rows too long to compute with (beyond 1e154, or 1e15 "
+            "where normalize=False); drop or rescale those rows"
         )
 
 
@@ -130,7 +130,7 @@ class Engine:
     def _fill(self, X: Matrix, room: tuple[Matrix, ...]) -> Block:
         rows, scale, square, products, proposal = (part[: len(X)] for part in room)
         # Other types, layouts and read-only rows are copied, to spare the compiler their variants.
-        if X.dtype.char in "fd" and X.flags.c_contiguous and X.flags.writeable:
+        if X.dtype.char in "fd" and X.dtype.isnative and X.flags.c_contiguous and X.flags.writeable:
             rows = X
         else:
             np.copyto(rows, X, casting="unsafe")

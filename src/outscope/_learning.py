@@ -188,7 +188,7 @@ def learn(
         on_epoch(epoch, len(atoms), losses[-1])
     look = _look(X, rows, atoms, recipe, None, last=True)
     used = np.flatnonzero(look.statistics.usage)
-    if len(used) < len(atoms):
+    if 0 < len(used) < len(atoms):
         atoms = atoms[used]
         look = _look(X, rows, atoms, recipe, None, last=True)
     return Learned(

@@ -20,7 +20,7 @@ KEPT_ROWS_ENTRIES = 128_000_000
 SEED_GROWTH = 0.25
 # Rows seeds are drawn from, per atom asked for.
 SEED_ROWS_PER_ATOM = 16
-# Two unit rows nearer than this are one point in float32.
+# Rows nearer than this share of their squared length are one point in float32.
 SAME_POINT = 1e-6
 
 
@@ -73,7 +73,7 @@ def seed_atoms(source: Rows, n_atoms: int, rng: np.random.RandomState) -> tuple[
         pool = np.sort(rng.choice(len(source), SEED_ROWS_PER_ATOM * n_atoms, replace=False))
     rows = source.take(pool)
     squares = np.einsum("ij,ij->i", rows, rows)
-    same = SAME_POINT * max(1.0, float(squares.max()))
+    same = SAME_POINT * squares
     # With a column of ones against −½‖c‖², one product ranks rows by distance.
     rows = np.hstack([rows, np.ones((len(rows), 1), np.float32)])
     chosen = [int(rng.randint(len(rows)))]
@@ -84,20 +84,20 @@ def seed_atoms(source: Rows, n_atoms: int, rng: np.random.RandomState) -> tuple[
         targets[:, -1] = -0.5 * squares[newest]
         np.minimum(distance, squares - 2.0 * (rows @ targets.T).max(axis=1), out=distance)
         distance[newest] = 0.0
-        distance[distance < same] = 0.0
+        distance[distance <= same] = 0.0
         free = np.flatnonzero(distance)
         size = min(max(1, int(SEED_GROWTH * len(chosen))), n_atoms - len(chosen), len(free))
         if size <= 0:
             break
         share = distance[free].astype(np.float64)
         newest = rng.choice(free, size, replace=False, p=share / share.sum())
-        newest = newest[_first_of_copies(rows[newest, :-1], squares[newest], same)]
+        newest = newest[_first_of_copies(rows[newest, :-1], squares[newest])]
         chosen.extend(newest.tolist())
     index = np.array(chosen)
     return np.ascontiguousarray(rows[index, :-1]), pool[index]
 
 
-def _first_of_copies(rows: Matrix, squares: FloatArray, same: float) -> BoolArray:
+def _first_of_copies(rows: Matrix, squares: FloatArray) -> BoolArray:
     """Mark rows that no earlier one equals: copies may be drawn together, one is enough."""
     gap = squares[:, None] + squares - 2.0 * (rows @ rows.T)
-    return ~np.any(np.tril(gap < same, -1), axis=1)
+    return ~np.any(np.tril(gap <= SAME_POINT * squares, -1), axis=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ from outscope._types import Matrix
 
 __all__ = ["all_or_nothing", "check_is_fitted", "check_labels", "check_rows", "scoring_rows"]
 
-_KINDS = [np.float32, np.float64]
+_KINDS = [np.float64, np.float32]
 
 
 def check_rows(estimator: Any, X: Any, *, reset: bool) -> Matrix:
     """Finite 2-d rows as float32 or float64; with `reset` their width is remembered."""
+    if isinstance(X, np.ndarray) and X.dtype == np.float16:
+        X = X.astype(np.float32)
     rows: Matrix = validate_data(estimator, X, dtype=_KINDS, reset=reset)
     # Squares of larger values overflow float64; nothing that is an embedding comes near.
     if rows.size and not np.isfinite(np.square(np.abs(rows).max(), dtype=np.float64)):
@@ -33,11 +36,12 @@ def scoring_rows(estimator: Any, X: Any) -> tuple[Matrix, bool]:
     """
     fitted = vars(estimator)
     if (
-        isinstance(X, np.ndarray)
+        type(X) in (np.ndarray, np.memmap)
         and X.ndim == 2
         and X.shape[0] > 0
         and X.shape[1] == fitted.get("n_features_in_")
         and X.dtype.char in "fde"
+        and X.dtype.isnative
         and "feature_names_in_" not in fitted
     ):
         return np.asarray(X), False
@@ -58,8 +62,9 @@ def all_or_nothing(estimator: Any) -> Iterator[None]:
 
 
 def check_labels(y: Any, n_rows: int) -> np.ndarray[Any, Any]:
-    """Labels as a 1-d array of any one type, one for each row, none missing."""
-    labels = np.asarray(y)
+    """Labels as a 1-d array of text, whole numbers, numbers or booleans, one for each row."""
+    # A list goes through objects: numpy would make text of a missing label and hide it.
+    labels = np.array(y, dtype=object) if isinstance(y, (list, tuple)) else np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels.ravel()
     if labels.ndim != 1:
@@ -69,13 +74,24 @@ def check_labels(y: Any, n_rows: int) -> np.ndarray[Any, Any]:
             f"y has {len(labels)} labels but X has {n_rows} rows; give one label for each row"
         )
     if labels.dtype.kind == "O":
-        kinds = {type(label) for label in labels.tolist()}
-        if type(None) in kinds or any(label != label for label in labels.tolist()):
-            raise ValueError("y contains missing labels; drop those rows or name their class")
-        if len(kinds) > 1:
-            names = ", ".join(sorted(kind.__name__ for kind in kinds))
-            raise ValueError(f"y mixes labels of types {names}; convert them all to one type")
-        labels = np.array(labels.tolist())
+        labels = _plain_labels(labels.tolist())
+    if labels.dtype.kind not in "biufU" or labels.dtype.char == "g":
+        raise ValueError(f"y holds labels of type {labels.dtype}; convert them to text first")
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise ValueError("y contains NaN or infinity; drop those rows or name their class")
     return labels
+
+
+def _plain_labels(labels: list[Any]) -> np.ndarray[Any, Any]:
+    """Objects as an array of their one common type."""
+    kinds = {type(label) for label in labels}
+    missing = {"NoneType", "NAType", "NaTType"} & {kind.__name__ for kind in kinds}
+    if missing or any(isinstance(label, float) and label != label for label in labels):
+        raise ValueError("y contains missing labels; drop those rows or name their class")
+    families = {
+        next((f for f in (bool, str, Number) if issubclass(kind, f)), kind) for kind in kinds
+    }
+    if len(families) > 1:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise ValueError(f"y mixes labels of types {names}; convert them all to one type")
+    return np.array(labels)

@@ -20,9 +20,9 @@ from outscope.detector import Detector
 class KNNDetector(Detector):
     """Distance to the k-th nearest training row, on unit rows (Sun et al. 2022). Keeps every row.
 
-    A training row met again would be its own neighbour at distance 0 and say nothing, so copies of
-    a query among the stored rows are passed over, unless `skip_copies=False` asks for the plain
-    distance.
+    A training row met again would be its own neighbour at distance 0 and say nothing, so a copy of
+    the query among the stored rows is passed over (one, not all), unless `skip_copies=False` asks
+    for the plain distance.
     """
 
     _rules = {"n_neighbors": at_least(1), "skip_copies": one_of(True, False)}

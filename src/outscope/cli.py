@@ -115,6 +115,8 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
         name, separator, text = pair.partition("=")
         if not separator:
             raise InputError(f"--set {pair}: expected NAME=VALUE, as in --set n_atoms=500")
+        if name in ("method", "preset"):
+            raise InputError(f"--set {pair}: use --{name} {text}")
         try:
             settings[name] = json.loads(text)
         except ValueError:
@@ -225,6 +227,8 @@ def _explain(options: Any) -> None:
             f"{options.model} is a {type(detector).__name__}, which cannot explain; "
             "fit one of the nnk methods"
         )
+    if options.top < 1:
+        raise InputError(f"--top {options.top}: expected at least 1")
     rows = read_matrix(options.rows)
     chosen = list(range(len(rows))) if options.row is None else options.row
     for row in chosen:

@@ -31,6 +31,9 @@ from outscope.geometry import auto_bandwidth, measure_geometry
 
 log = logging.getLogger("outscope")
 
+# Rows left at their own length are multiplied in float32.
+LONGEST_VALUE = 1e12
+
 RULES = {
     "n_atoms": one_of("auto") | at_least(1) | between(0, 1),
     "n_neighbors": at_least(1),
@@ -129,6 +132,10 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
 
     def learn_scores(self, X: Matrix, rng: np.random.RandomState) -> np.ndarray[Any, Any]:
         """Learn from checked rows; return their scores, as `ood_score` will give them again."""
+        if not self.normalize and float(np.abs(X).max()) > LONGEST_VALUE:
+            raise InputError(
+                f"X has values beyond {LONGEST_VALUE:g}, too large for normalize=False; rescale X"
+            )
         rows = Rows(X, normalize=self.normalize)
         self.bandwidth_ = self._choose_bandwidth(rows, rng)
         learned = self._learn(X, rows, rng)
@@ -214,6 +221,8 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     def _first_atoms(self, X: Matrix, rows: Rows, rng: np.random.RandomState) -> Matrix:
         if not isinstance(self.init, str):
             atoms = np.asarray(self.init, dtype=np.float32)
+            if not len(atoms) or not np.isfinite(atoms).all():
+                raise InputError("init must hold at least one atom, and finite numbers only")
             if atoms.shape[1] != X.shape[1]:
                 raise InputError(
                     f"init has {atoms.shape[1]} columns but X has {X.shape[1]}; "

@@ -73,11 +73,16 @@ def _choose(path: Path, names: list[str], name: str | None, kind: str) -> str:
 def _read_parquet(path: Path, name: str | None, *, vectors: bool) -> np.ndarray[Any, Any]:
     parquet = require("pyarrow.parquet", extra="parquet")
     types = require("pyarrow.types", extra="parquet")
+    compute = require("pyarrow.compute", extra="parquet")
     schema = parquet.read_schema(path)
     names = [
         field.name
         for field in schema
-        if vectors == (types.is_list(field.type) or types.is_fixed_size_list(field.type))
+        if vectors
+        == any(
+            is_vector(field.type)
+            for is_vector in (types.is_list, types.is_large_list, types.is_fixed_size_list)
+        )
     ]
     if not names:
         raise InputError(f"{path} has no {'vector' if vectors else 'plain'} column")
@@ -88,10 +93,13 @@ def _read_parquet(path: Path, name: str | None, *, vectors: bool) -> np.ndarray[
         )
     if not vectors:
         return np.asarray(column.to_pylist())
-    flat = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    if len(column) == 0 or len(flat) % len(column):
+    lengths = np.unique(compute.list_value_length(column).to_numpy())
+    if len(lengths) != 1:
         raise InputError(f"{path}: vectors in {name or names[0]} must be there and of one length")
-    return np.asarray(flat).reshape(len(column), -1)
+    flat = column.combine_chunks().flatten()
+    if flat.null_count:
+        raise InputError(f"{path}: vectors in {name or names[0]} have missing values")
+    return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(column), int(lengths[0]))
 
 
 def read_matrix(source: str) -> Matrix:
@@ -175,5 +183,6 @@ def records(columns: dict[str, np.ndarray[Any, Any]]) -> Iterable[dict[str, Any]
 
 def print_jsonl(lines: Iterable[dict[str, Any]]) -> None:
     """Write JSON lines to standard output."""
+    plain = "utf" not in (sys.stdout.encoding or "").lower()
     for line in lines:
-        sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(line, ensure_ascii=plain) + "\n")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from outscope._rows import Rows
+from outscope._rows import SAME_POINT, Rows
 
 # Rows whose neighbours are looked up, and rows among which they are looked for.
 PROBES = 512
@@ -45,7 +45,7 @@ def measure_geometry(rows: Rows, rng: np.random.RandomState) -> Geometry:
         distance += squares
         distance += size
         # The smallest distance is a row's to itself; copies of a row are no neighbours either.
-        distance[distance < 1e-6 * max(1.0, float(squares.max()))] = np.inf
+        distance[distance <= SAME_POINT * size] = np.inf
         gaps.append(distance.min(axis=1, initial=np.inf))
     gap = np.concatenate(gaps)
     gap = gap[np.isfinite(gap)]

@@ -18,9 +18,9 @@ from outscope.dictionary import NNKMeans
 from outscope.errors import InputError, ModelFileError
 from outscope.nnk import PAPER, ClasswiseNNKDetector, NNKDetector
 
-# What an entropy-constrained method does where the user asks for nothing: by default it keeps a
-# tenth of the atoms; with the paper's settings its λ decides.
-SMALL = {"max_atoms": 0.1}
+# What an entropy-constrained method does where the user asks for nothing: by default it keeps 200
+# atoms, or half of those of each class; with the paper's settings its λ decides.
+SMALL, SMALL_CLASS = {"max_atoms": 200}, {"max_atoms": 0.5}
 PAPER_EC = {**PAPER, "entropy": 0.05, "max_atoms": None}
 
 CLASSES = {
@@ -66,7 +66,7 @@ METHODS = {
             ClasswiseNNKDetector,
             "aware",
             "one self-pruning dictionary a class",
-            SMALL,
+            SMALL_CLASS,
             PAPER_EC,
         ),
         Method(

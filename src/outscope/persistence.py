@@ -10,7 +10,10 @@ import hashlib
 import json
 import os
 import platform
+import re
 import tempfile
+import time
+import uuid
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +29,10 @@ from outscope.errors import InputError, ModelFileError
 FORMAT = "outscope-detector"
 SCHEMA = 1
 MANIFEST = "manifest.json"
+# Times a reader looks again where a model is being replaced under its eyes.
+READ_AGAIN = 20
+ABANDONED_SECONDS = 3600
+_ARRAYS = re.compile(r"arrays-[0-9a-f]{16}\.safetensors")
 LIBRARIES = ("outscope", "numpy", "scikit-learn", "numba", "safetensors")
 
 
@@ -94,7 +101,7 @@ def unpack(
 def write(path: str | os.PathLike[str], estimator: BaseEstimator, notes: dict[str, Any]) -> None:
     """Write a folder that is, at every moment, either the old model or the new one, whole.
 
-    The arrays go under a name made from their content; the manifest that points to them is moved
+    The arrays go under a name that no other save uses; the manifest that points to them is moved
     into place last, in one step.
     """
     folder = Path(path)
@@ -108,7 +115,7 @@ def write(path: str | os.PathLike[str], estimator: BaseEstimator, notes: dict[st
         **notes,
         "versions": {name: version(name) for name in LIBRARIES},
         "python": platform.python_version(),
-        "arrays": f"arrays-{digest[:16]}.safetensors",
+        "arrays": f"arrays-{uuid.uuid4().hex[:16]}.safetensors",
         "arrays_sha256": digest,
         "state": state,
     }
@@ -116,18 +123,49 @@ def write(path: str | os.PathLike[str], estimator: BaseEstimator, notes: dict[st
     try:
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder} is a file; give the name of a folder to save to")
-        if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
+        if folder.is_dir() and not _is_ours(folder):
             raise InputError(f"{folder} holds other files; give a new folder to save to")
         folder.mkdir(parents=True, exist_ok=True)
+        replaced = _arrays_named_by(folder)
         _place(folder / manifest["arrays"], payload)
         text = _readable(manifest)
         _place(folder / MANIFEST, text.encode())
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror or error}") from error
-    for old in folder.glob("arrays-*.safetensors"):
-        if old.name != manifest["arrays"]:
-            with contextlib.suppress(OSError):
-                old.unlink()
+    _tidy(folder, replaced)
+
+
+def _tidy(folder: Path, replaced: str | None) -> None:
+    """Remove the arrays of the model just replaced, and what saves that were cut off left behind.
+
+    Files that another save may be about to point to are young, and are left alone.
+    """
+    current = _arrays_named_by(folder)
+    for file in folder.glob("arrays-*.safetensors"):
+        with contextlib.suppress(OSError):
+            abandoned = time.time() - file.stat().st_mtime > ABANDONED_SECONDS
+            if file.name != current and (file.name == replaced or abandoned):
+                file.unlink()
+
+
+def _arrays_named_by(folder: Path) -> str | None:
+    """Name of the arrays that the manifest in a folder points to, None if it has none of ours."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        name = manifest["arrays"] if manifest["format"] == FORMAT else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return name if isinstance(name, str) and _ARRAYS.fullmatch(name) else None
+
+
+def _is_ours(folder: Path) -> bool:
+    """True for a folder that holds a model, or what a save that was cut off left behind."""
+    if (folder / MANIFEST).exists():
+        return _arrays_named_by(folder) is not None
+    return all(
+        _ARRAYS.fullmatch(file.name) or file.name.startswith(".writing-")
+        for file in folder.iterdir()
+    )
 
 
 def _place(target: Path, content: bytes) -> None:
@@ -170,14 +208,14 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ModelFileError(f"{folder} is not an Outscope model: it has no {MANIFEST}")
     try:
         manifest = json.loads(file.read_bytes().decode())
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise ModelFileError(f"{file} is not readable JSON; it was truncated or changed") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise ModelFileError(f"{folder} is not an Outscope model: its manifest is of another kind")
     schema = manifest.get("schema")
-    if not isinstance(schema, int) or schema > SCHEMA:
+    if type(schema) is not int or not 1 <= schema <= SCHEMA:
         raise ModelFileError(
-            f"{folder} was written by a newer Outscope (schema {schema}, this one reads up to "
+            f"{folder} was written by another Outscope (schema {schema}, this one reads 1 to "
             f"{SCHEMA}); run: pip install -U outscope"
         )
     if manifest.get("checksum") != _checksum(manifest):
@@ -188,14 +226,35 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
 def read(path: str | os.PathLike[str], classes: Mapping[str, type[BaseEstimator]]) -> BaseEstimator:
     """Load an estimator of one of the given classes, or refuse with one clear sentence."""
     manifest = read_manifest(path)
-    file = Path(path) / manifest["arrays"]
-    if not file.is_file():
-        raise ModelFileError(f"{file} is missing; copy the whole folder, not the manifest alone")
-    payload = file.read_bytes()
-    if hashlib.sha256(payload).hexdigest() != manifest["arrays_sha256"]:
-        raise ModelFileError(f"{file} was truncated or changed after it was written")
-    name = manifest["state"].get("$estimator")
-    if name not in classes:
-        raise ModelFileError(f"{path} holds a {name}, which this version of Outscope does not have")
-    estimator: BaseEstimator = unpack(manifest["state"], safetensors.numpy.load(payload), classes)
+    payload = _payload(Path(path), manifest)
+    for _ in range(READ_AGAIN):
+        # Somebody may have saved a new model between our two reads.
+        if payload is not None or _arrays_named_by(Path(path)) == manifest.get("arrays"):
+            break
+        manifest = read_manifest(path)
+        payload = _payload(Path(path), manifest)
+    if payload is None:
+        raise ModelFileError(
+            f"{path}: the arrays are missing; copy the whole folder, not the manifest alone"
+        )
+    if hashlib.sha256(payload).hexdigest() != manifest.get("arrays_sha256"):
+        raise ModelFileError(f"{path}: the arrays were truncated or changed after being written")
+    try:
+        name = manifest["state"]["$estimator"]
+        if name not in classes:
+            raise ModelFileError(f"{path} holds a {name}, which this Outscope does not have")
+        arrays = safetensors.numpy.load(payload)
+        estimator: BaseEstimator = unpack(manifest["state"], arrays, classes)
+    except (KeyError, TypeError, AttributeError, safetensors.SafetensorError) as error:
+        raise ModelFileError(f"{path} does not hold together: {error!r}") from error
     return estimator
+
+
+def _payload(folder: Path, manifest: Mapping[str, Any]) -> bytes | None:
+    name = manifest.get("arrays")
+    if not isinstance(name, str) or not _ARRAYS.fullmatch(name):
+        raise ModelFileError(f"{folder}: the manifest names no arrays of its own folder")
+    try:
+        return (folder / name).read_bytes()
+    except OSError:
+        return None

@@ -16,6 +16,9 @@ from outscope._kernels.coding import (
 )
 from outscope._kernels.select import decide, propose, widen
 
+# A class must be worse by more than rounding to be skipped.
+ROUNDING = 1e-9
+
 
 @njit(cache=True, nogil=True)
 def energy_bound(
@@ -31,6 +34,9 @@ def energy_bound(
     Replacing each kernel value between atoms by the smallest one can only raise the energy, and
     for that matrix, (1 − ρ)·I + ρ·1·1ᵀ, the unconstrained optimum has a closed form.
     """
+    if bandwidth == 0.0 and closeness < 0.0:
+        # Atoms that point apart can lean on each other; the bound below does not hold for them.
+        return math.inf
     total, squares, count = 0.0, 0.0, 0
     for j in range(keys.shape[0]):
         key = keys[j] - offsets[j]
@@ -101,7 +107,7 @@ def score_classes(
                 slack = 2.0 * margin
                 best = best_keys[c] + slack
                 if bandwidth != 0.0 and (
-                    ood_value(float(size), best, square[i], bandwidth) > lowest
+                    ood_value(float(size), best, square[i], bandwidth) > lowest + ROUNDING
                 ):
                     continue
                 bound = energy_bound(
@@ -112,7 +118,7 @@ def score_classes(
                     slack,
                     closeness[c],
                 )
-                if ood_value(bound, best, square[i], bandwidth) > lowest:
+                if ood_value(bound, best, square[i], bandwidth) > lowest + ROUNDING:
                     continue
             count = propose(
                 products[i, first:last], offsets32[first:last], k, margin, maxima, found, proposed

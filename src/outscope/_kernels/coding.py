@@ -85,6 +85,8 @@ def ood_value(energy, best_key, square, bandwidth):
     """
     if bandwidth != 0.0:
         return square - 2.0 * best_key - bandwidth * math.log(energy)
+    if square <= 0.0:
+        return 1.0
     if energy > 0.0:
         return 1.0 - energy / square
     return 1.0 - best_key

@@ -15,6 +15,8 @@ from numba import njit
 # most blocks are then skipped. Wide blocks where there are many atoms, narrow ones otherwise.
 WIDE = 32
 NARROW = 8
+# Squared length beyond which products of rows left at their own length overflow float32.
+LONGEST = 1e30
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
@@ -41,13 +43,13 @@ def measure_rows(
     square,  # OUT (n,) squared length after scaling, 1 for every normalised row
     proposal,  # OUT (n, d) float32, scaled rows as the float32 product sees them
 ):
-    """Scale rows to unit length (or leave them); return False where a value is not finite.
+    """Scale rows to unit length (or leave them); return False where that cannot be done.
 
     A zero row has no direction: it counts as a unit row orthogonal to everything.
     """
     for i in range(rows.shape[0]):
         length = dot(rows[i], rows[i])
-        if not np.isfinite(length):
+        if not np.isfinite(length) or (not normalize and length > LONGEST):
             return False
         scale[i] = 1.0
         square[i] = length
