@@ -56,6 +56,7 @@ def scoring():
         lambda: queries @ atoms.T,
         lambda: detector.ood_score(queries),
         lambda: index.search(queries, 1),
+        turns=15,
     )
     shapes = f"{len(queries):,} x {len(atoms):,} x {X.shape[1]}, k = 20"
     detail = f"{1e3 * ours:.0f} ms / {1e3 * product:.0f} ms ({shapes})"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.cluster import KMeans
-from sklearn.covariance import ledoit_wolf
 from sklearn.utils import check_random_state
 
 from outscope._engine import Neighbors, NonFiniteRowsError
@@ -99,6 +97,8 @@ class KMeansDetector(Detector):
         if wanted == len(X):
             return rows.all()
         seeds = seed_atoms(rows, wanted, rng)[0]
+        from sklearn.cluster import KMeans  # here, since it takes long to import
+
         means = KMeans(len(seeds), init=seeds, n_init=1, max_iter=self.n_epochs, random_state=rng)
         centres: Matrix = means.fit(rows.all()).cluster_centers_
         return centres
@@ -151,6 +151,8 @@ class MahalanobisDetector(Detector):
         self.means_ /= counts
         centred = rows - self.means_[membership]
         if self.shrinkage == "auto" and len(rows) > 1:
+            from sklearn.covariance import ledoit_wolf  # here, since it takes long to import
+
             covariance, self.shrinkage_ = ledoit_wolf(centred, assume_centered=True)
         else:
             self.shrinkage_ = 0.0 if self.shrinkage == "auto" else float(self.shrinkage)
