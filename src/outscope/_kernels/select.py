@@ -38,7 +38,8 @@ def dot(
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
 def four_dots(
     row,  # IN  (d,) float64
-    a,  # IN  (d,) and so the others
+    atoms,  # IN  (m, d) float32
+    a,  # index of an atom, and so the others
     b,
     c,
     d,
@@ -50,10 +51,10 @@ def four_dots(
     first = second = third = fourth = 0.0
     for i in range(np.uintp(row.shape[0])):
         value = row[i]
-        first += value * np.float64(a[i])
-        second += value * np.float64(b[i])
-        third += value * np.float64(c[i])
-        fourth += value * np.float64(d[i])
+        first += value * np.float64(atoms[a, i])
+        second += value * np.float64(atoms[b, i])
+        third += value * np.float64(atoms[c, i])
+        fourth += value * np.float64(atoms[d, i])
     return first, second, third, fourth
 
 
@@ -237,7 +238,7 @@ def decide(
     for a in range(0, count, 4):
         first, second = found[a], found[min(a + 1, last)]
         third, fourth = found[min(a + 2, last)], found[min(a + 3, last)]
-        products = four_dots(row, atoms[first], atoms[second], atoms[third], atoms[fourth])
+        products = four_dots(row, atoms, first, second, third, fourth)
         for b in range(min(4, count - a)):
             j = found[a + b]
             value = scale * products[b] - offsets[j]
