@@ -206,7 +206,7 @@ def test_bad_files_get_one_clear_line(files, tmp_path, capsys):
     np.save(tmp_path / "narrow.npy", np.ones((3, 5)))
     failed(capsys, "5 features", "score", model, tmp_path / "narrow.npy")
     np.save(tmp_path / "nan.npy", np.full((3, 24), np.nan))
-    failed(capsys, "NaN", "score", model, tmp_path / "nan.npy")
+    failed(capsys, "NaN. Drop or repair those rows.$", "score", model, tmp_path / "nan.npy")
     failed(capsys, "NaN", "fit", tmp_path / "nan.npy", "--out", tmp_path / "m")
     assert not (tmp_path / "m").exists()
     failed(capsys, "several arrays", "score", model, files / "all.npz")

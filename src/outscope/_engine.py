@@ -15,7 +15,7 @@ from outscope._kernels.select import measure_rows, nearest_rows
 from outscope._types import FloatArray, Matrix
 
 # Rows a worker takes at a time: smaller blocks make BLAS pack the atoms again and again (256 rows:
-# a tenth slower). With many atoms fewer rows, so that a block's products stay within 8 MB.
+# up to a fifth slower). With many atoms fewer rows, so that a block's products stay within 8 MB.
 BLOCK_ROWS = 1024
 BLOCK_ENTRIES = 2_100_000
 # Below this many rows a hand-over to other threads costs more than it saves.

@@ -16,7 +16,7 @@ EPOCH_ROWS = 8192
 # Scaled rows are kept over all epochs where they take at most 512 MB.
 KEPT_ROWS_ENTRIES = 128_000_000
 # Seeds drawn between two looks at the data, as a share of those there are: 0.25 needs about 35
-# passes for 2,000 atoms where k-means++ needs 2,000, at the same error.
+# passes for 2,000 atoms where k-means++ needs 2,000, at about the same error.
 SEED_GROWTH = 0.25
 # Rows seeds are drawn from, per atom asked for.
 SEED_ROWS_PER_ATOM = 16

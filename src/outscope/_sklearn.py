@@ -12,7 +12,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from outscope._types import Matrix
 
-__all__ = ["all_or_nothing", "check_is_fitted", "check_labels", "check_rows", "scoring_rows"]
+__all__ = [
+    "all_or_nothing",
+    "check_is_fitted",
+    "check_labels",
+    "check_rows",
+    "largest_value",
+    "scoring_rows",
+]
 
 _KINDS = [np.float64, np.float32]
 
@@ -21,11 +28,23 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> Matrix:
     """Finite 2-d rows as float32 or float64; with `reset` their width is remembered."""
     if isinstance(X, np.ndarray) and X.dtype == np.float16:
         X = X.astype(np.float32)
-    rows: Matrix = validate_data(estimator, X, dtype=_KINDS, reset=reset)
+    try:
+        rows: Matrix = validate_data(estimator, X, dtype=_KINDS, reset=reset)
+    except ValueError as error:
+        first, _, rest = str(error).partition("\n")
+        if not rest or "NaN" not in first:
+            raise
+        # What scikit-learn adds is advice on other estimators.
+        raise ValueError(f"{first} Drop or repair those rows.") from error
     # Squares of larger values overflow float64; nothing that is an embedding comes near.
-    if rows.size and not np.isfinite(np.square(np.abs(rows).max(), dtype=np.float64)):
+    if largest_value(rows) > 1e154:
         raise ValueError("X has values too large to square (beyond 1e154); rescale the columns")
     return rows
+
+
+def largest_value(rows: Matrix) -> float:
+    """Largest absolute value, without a copy of the rows."""
+    return max(float(rows.max()), -float(rows.min()))
 
 
 def scoring_rows(estimator: Any, X: Any) -> tuple[Matrix, bool]:

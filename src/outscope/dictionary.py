@@ -24,7 +24,7 @@ from outscope._parameters import (
     one_of,
 )
 from outscope._rows import Rows, seed_atoms, size_for
-from outscope._sklearn import all_or_nothing, check_rows, scoring_rows
+from outscope._sklearn import all_or_nothing, check_rows, largest_value, scoring_rows
 from outscope._types import Matrix
 from outscope.errors import InputError
 from outscope.geometry import auto_bandwidth, measure_geometry
@@ -132,7 +132,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
 
     def learn_scores(self, X: Matrix, rng: np.random.RandomState) -> np.ndarray[Any, Any]:
         """Learn from checked rows; return their scores, as `ood_score` will give them again."""
-        if not self.normalize and float(np.abs(X).max()) > LONGEST_VALUE:
+        if not self.normalize and largest_value(X) > LONGEST_VALUE:
             raise InputError(
                 f"X has values beyond {LONGEST_VALUE:g}, too large for normalize=False; rescale X"
             )

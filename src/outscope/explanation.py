@@ -23,7 +23,7 @@ class Explanation:
 
     ood_score: float
     is_ood: bool
-    unexplained: float  # share of the row's energy that no atom carries, 0 … 1
+    unexplained: float  # share of the row's squared length that the weighted atoms leave, 0 … 1
     label: Any  # class of the dictionary that explains it best, or of the first training row
     evidence: tuple[Evidence, ...]
 

@@ -11,7 +11,7 @@ from outscope._rows import SAME_POINT, Rows
 # Rows whose neighbours are looked up, and rows among which they are looked for.
 PROBES = 512
 REFERENCES = 50_000
-# σ = spread² / (SCALE · gap). Pre-trained text embeddings want a narrow kernel, about an eighth of
+# σ = spread² / (SCALE · gap). Pre-trained text embeddings want a narrow kernel, well below
 # the squared distance between neighbours; fine-tuned ones, whose classes have collapsed, a wide
 # one. One constant serves both: see docs/defaults.md for the table behind it.
 SCALE = 400.0

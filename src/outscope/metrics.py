@@ -49,13 +49,14 @@ def auroc(is_ood: npt.ArrayLike, ood_score: npt.ArrayLike) -> float:
 
 def aupr_out(is_ood: npt.ArrayLike, ood_score: npt.ArrayLike) -> float:
     """Average precision with out-of-scope as the positive class."""
-    return float(average_precision_score(*_checked(is_ood, ood_score)))
+    # Rounding can carry a sum of shares a hair above 1.
+    return min(1.0, float(average_precision_score(*_checked(is_ood, ood_score))))
 
 
 def aupr_in(is_ood: npt.ArrayLike, ood_score: npt.ArrayLike) -> float:
     """Average precision with in-scope as the positive class, which is what the paper prints."""
     truth, scores = _checked(is_ood, ood_score)
-    return float(average_precision_score(1.0 - truth, -scores))
+    return min(1.0, float(average_precision_score(1.0 - truth, -scores)))
 
 
 def fpr_at_tpr(is_ood: npt.ArrayLike, ood_score: npt.ArrayLike, tpr: float = 0.95) -> float:

@@ -26,7 +26,7 @@ def dot(
 ):
     """Inner product summed in float64.
 
-    Only here may the compiler reorder the sum (5 times faster); the order it picks is fixed when
+    Only in inner products may the compiler reorder a sum; the order it picks is fixed when
     the kernel is compiled, so equal rows still give equal bits.
     """
     total = 0.0
