@@ -50,3 +50,41 @@ def test_a_zero_row_counts_as_orthogonal_to_everything():
     atoms = np.eye(3, dtype=np.float32)
     distances, _ = Neighbors(atoms).distances(np.zeros((1, 3)), 1)
     assert distances[0, 0] == pytest.approx(2.0)
+
+
+def _decaying(n, d, rng):
+    """Rows whose spread falls off by direction, as that of real embeddings does."""
+    turn = np.linalg.qr(rng.normal(size=(d, d)))[0]
+    return (rng.normal(size=(n, d)) * np.geomspace(1.0, 0.002, d)) @ turn
+
+
+@pytest.mark.parametrize("k", [1, 20])
+@pytest.mark.parametrize("kind", ["like", "mixed", "noise", "zero"])
+def test_leading_directions_change_no_bit(k, kind, monkeypatch):
+    rng = np.random.default_rng(k)
+    both = _decaying(2200, 512, rng)
+    atoms, rows = both[:1200].astype(np.float32), both[1200:]
+    atoms /= np.linalg.norm(atoms, axis=1, keepdims=True)
+    atoms[700:800] = atoms[:100]  # ties must go to the lower index
+    whole, short = Neighbors(atoms), Neighbors(atoms)
+    monkeypatch.setattr("outscope._engine.PAYS_AFTER", 0)
+    short.distances(rows, k)
+    assert short._cache["leading"].atoms.shape[1] <= 256
+    whole._cache["leading"] = None
+    if kind == "mixed":
+        rows = np.concatenate([rows, rng.normal(size=(50, 512))])
+    elif kind == "noise":
+        rows = rng.normal(size=(60, 512))
+    elif kind == "zero":
+        rows = np.concatenate([rows[:60], np.zeros((3, 512))])
+    for found, expected in zip(short.distances(rows, k), whole.distances(rows, k), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_directions_that_lead_nowhere_are_not_used(monkeypatch):
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr("outscope._engine.PAYS_AFTER", 0)
+    atoms = rng.normal(size=(600, 300)).astype(np.float32)
+    engine = Neighbors(atoms / np.linalg.norm(atoms, axis=1, keepdims=True))
+    engine.distances(rng.normal(size=(50, 300)), 5)
+    assert engine._cache["leading"] is None

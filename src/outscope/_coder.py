@@ -81,7 +81,7 @@ class Coder(Engine):
             n = len(scores)
             kernel(block, np.empty((n, k), np.intp), np.empty((n, k)), scores)
 
-        self.run(X, n_jobs, (scores,), score)
+        self.run(X, n_jobs, (scores,), score, k)
         return scores
 
     def _kernel(self, gram: FloatArray, relative: bool) -> Any:
@@ -163,7 +163,7 @@ class ClassCoder(Engine):
 
         def kernel(block: Block, scores: FloatArray, classes: IntArray) -> None:
             score_classes(
-                *block,
+                *block[:5],
                 self.atoms,
                 self.squares,
                 self.offsets,

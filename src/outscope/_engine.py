@@ -12,6 +12,7 @@ import numpy as np
 from outscope._kernels.blas import one_thread_each
 from outscope._kernels.parallel import available_cores, for_ranges
 from outscope._kernels.select import measure_rows, nearest_rows
+from outscope._leading import Leading, leading_part, what_is_left
 from outscope._types import FloatArray, Matrix
 
 # Rows a worker takes at a time: smaller blocks make BLAS pack the atoms again and again (256 rows:
@@ -20,6 +21,10 @@ BLOCK_ROWS = 1024
 BLOCK_ENTRIES = 2_100_000
 # Below this many rows a hand-over to other threads costs more than it saves.
 ROWS_WORTH_A_THREAD = 32
+# Leading directions are looked for once rows × atoms exceeds this many times columns², which keeps
+# the search at about a third of what was computed until then.
+PAYS_AFTER = 64
+NARROWEST = 256
 
 
 class NonFiniteRowsError(ValueError):
@@ -40,6 +45,11 @@ class Block(NamedTuple):
     square: FloatArray  # (b,)
     products: Matrix  # (b, m) float32
     margin: np.float32
+    left: Matrix  # (b,) float32, where the products are of leading parts: what those leave
+    rests: Matrix  # (m,) float32, and what they leave of the atoms; (0,) for whole products
+
+
+WHOLE = np.empty(0, np.float32)
 
 
 def threads_of(n_jobs: int | None) -> int:
@@ -98,16 +108,21 @@ class Engine:
         n_jobs: int | None,
         outputs: tuple[Matrix, ...],
         kernel: Callable[..., None],
+        k: int = 0,
     ) -> None:
-        """Call `kernel(block, *views)` until every row of every output is written."""
+        """Call `kernel(block, *views)` until every row of every output is written.
+
+        With `k` the kernel looks for the k best atoms only, and may get products of leading parts.
+        """
         n = len(X)
         block = max(1, min(BLOCK_ROWS, BLOCK_ENTRIES // len(self), n))
+        leading = self._leading_for(X, k)
 
         def work(first: int, last: int) -> None:
             room = self._room(block)
             for start in range(first, last, block):
                 stop = min(start + block, last)
-                filled = self._fill(X[start:stop], room)
+                filled = self._fill(X[start:stop], room, leading)
                 kernel(filled, *(output[start:stop] for output in outputs))
 
         if n <= ROWS_WORTH_A_THREAD:
@@ -125,10 +140,28 @@ class Engine:
             np.empty(block),
             np.empty((block, m), np.float32),
             np.empty((block, d), np.float32),
+            np.zeros(block, np.float32),
         )
 
-    def _fill(self, X: Matrix, room: tuple[Matrix, ...]) -> Block:
-        rows, scale, square, products, proposal = (part[: len(X)] for part in room)
+    def _leading_for(self, X: Matrix, k: int) -> Leading | None:
+        """Leading directions, once enough rows came by to pay for finding them."""
+        m, d = self.atoms.shape
+        if not self.normalize or not 0 < k < m or d < NARROWEST or m < d:
+            return None
+        with self._lock:
+            if "leading" not in self._cache:
+                self._cache["rows"] = self._cache.get("rows", 0) + len(X)
+                if self._cache["rows"] * m < PAYS_AFTER * d * d:
+                    return None
+                few = np.array(X[:: -(-len(X) // BLOCK_ROWS)], np.float64)
+                lengths = np.linalg.norm(few, axis=1, keepdims=True)
+                if not np.isfinite(lengths).all() or not lengths.all():
+                    return None
+                self._cache["leading"] = leading_part(self.atoms, self.offsets, few / lengths, k)
+            return self._cache["leading"]
+
+    def _fill(self, X: Matrix, room: tuple[Matrix, ...], leading: Leading | None) -> Block:
+        rows, scale, square, products, proposal, left = (part[: len(X)] for part in room)
         # Other types, layouts and read-only rows are copied, to spare the compiler their variants.
         if X.dtype.char in "fd" and X.dtype.isnative and X.flags.c_contiguous and X.flags.writeable:
             rows = X
@@ -136,11 +169,19 @@ class Engine:
             np.copyto(rows, X, casting="unsafe")
         if not measure_rows(rows, self.normalize, scale, square, proposal):
             raise NonFiniteRowsError
-        np.matmul(proposal, self.atoms.T, out=products)
         margin = self._margin
+        if leading is not None:
+            parts = proposal @ leading.basis
+            margin *= 4.0  # rows are rounded twice more on their way into the basis
+            what_is_left(parts, margin, left)
+            if left.mean() <= leading.limit:
+                np.matmul(parts, leading.atoms.T, out=products)
+                wide = np.float32(margin)
+                return Block(rows, scale, square, products, wide, left, leading.rests)
+        np.matmul(proposal, self.atoms.T, out=products)
         if not self.normalize:
             margin *= math.sqrt(max(1.0, float(square.max())))
-        return Block(rows, scale, square, products, np.float32(margin))
+        return Block(rows, scale, square, products, np.float32(margin), left, WHOLE)
 
 
 class Neighbors(Engine):
@@ -160,5 +201,5 @@ class Neighbors(Engine):
         def kernel(block: Block, distances: FloatArray, index: Matrix) -> None:
             nearest_rows(*block, self.atoms, self.offsets, self.offsets32, index, distances)
 
-        self.run(X, n_jobs, (distances, index), kernel)
+        self.run(X, n_jobs, (distances, index), kernel, k)
         return distances, index

@@ -124,7 +124,9 @@ def score_classes(
                 products[i, first:last], offsets32[first:last], k, margin, maxima, found, proposed
             )
             own = atoms[first:last]
-            size = decide(row, scale[i], own, offsets[first:last], found, count, k, neighbors, keys)
+            size = decide(
+                row, scale[i], own, offsets[first:last], found, count, k, 0, neighbors, keys
+            )
             local_targets(keys, size, bandwidth, targets)
             gram = no_gram
             if grams.shape[0] > 0:

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from outscope._kernels.nnls import solve_nonnegative
-from outscope._kernels.select import decide, dot, propose, widen
+from outscope._kernels.select import dot, find_nearest, selection_room, widen
 
 # Below this share of the largest target a target is treated as zero: its square is beyond float64.
 _TINY = 1e-300
@@ -99,6 +99,8 @@ def code_rows(
     square,  # IN  (n,)
     products,  # IN  (n, m) float32, rows times atoms
     margin,  # float32
+    left,  # IN  (n,) float32, what leading parts leave of each row
+    rests,  # IN  (m,) float32, and of each atom, or (0,) where the products are whole
     atoms,  # IN  (m, d) float32
     squares,  # IN  (m,) squared lengths of the atoms
     offsets,  # IN  (m,) subtracted from an inner product to give a key
@@ -112,17 +114,27 @@ def code_rows(
 ):
     """Code rows; every output row depends on its own input row alone."""
     n, k = codes.shape
-    m = atoms.shape[0]
-    maxima = np.empty(m + 1, np.float32)
-    found = np.empty(m + 1, np.uintp)
-    proposed = np.empty(m + 1, np.float32)
+    selection = selection_room(atoms.shape[0])
     room = local_room(k)
     keys, targets, local = room[0], room[1], room[2]
     row = np.empty(rows.shape[1])
     for i in range(n):
         widen(rows[i], row)
-        count = propose(products[i], offsets32, k, margin, maxima, found, proposed)
-        size = decide(row, scale[i], atoms, offsets, found, count, k, neighbors[i], keys)
+        size = find_nearest(
+            row,
+            scale[i],
+            products[i],
+            margin,
+            left[i],
+            rests,
+            atoms,
+            offsets,
+            offsets32,
+            k,
+            selection,
+            neighbors[i],
+            keys,
+        )
         local_targets(keys, size, bandwidth, targets)
         local_gram(atoms, squares, gram, neighbors[i], size, bandwidth, local)
         energy = solve_energy(size, codes[i], room)

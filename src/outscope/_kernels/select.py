@@ -221,6 +221,12 @@ def widen(
 
 
 @njit(cache=True, nogil=True)
+def _before(keys, neighbors, place, value, atom):
+    """Whether the atom at a place comes before another one."""
+    return keys[place] > value or (keys[place] == value and neighbors[place] < atom)
+
+
+@njit(cache=True, nogil=True)
 def decide(
     row,  # IN  (d,) float64
     scale,
@@ -229,11 +235,11 @@ def decide(
     found,  # IN  (m + 1,)
     count,
     k,
-    neighbors,  # OUT (k,)
-    keys,  # OUT (k,) exact value − offset, falling
+    size,  # how many are already there
+    neighbors,  # IN/OUT (k,)
+    keys,  # IN/OUT (k,) exact value − offset, falling
 ):
     """Keep the k best of the proposed atoms by their exact values; ties go to the lower index."""
-    size = 0
     last = count - 1
     for a in range(0, count, 4):
         first, second = found[a], found[min(a + 1, last)]
@@ -242,17 +248,101 @@ def decide(
         for b in range(min(4, count - a)):
             j = found[a + b]
             value = scale * products[b] - offsets[j]
-            if size < k or value > keys[size - 1]:
+            if size < k or not _before(keys, neighbors, size - 1, value, j):
                 place = size if size < k else k - 1
                 if size < k:
                     size += 1
-                while place > 0 and keys[place - 1] < value:
+                while place > 0 and not _before(keys, neighbors, place - 1, value, j):
                     keys[place] = keys[place - 1]
                     neighbors[place] = neighbors[place - 1]
                     place -= 1
                 keys[place] = value
                 neighbors[place] = j
     return size
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "nnan", "nsz"})
+def _block_bounds(values, offsets, rests, left, maxima):
+    """Largest value each full block of columns can have, with what the products leave out."""
+    step = np.uintp(WIDE)
+    for block in range(np.uintp(values.shape[0]) // step):
+        start = block * step
+        largest = values[start] + left * rests[start] - offsets[start]
+        for j in range(start, start + step):
+            value = values[j] + left * rests[j] - offsets[j]
+            largest = value if value > largest else largest
+        maxima[block] = largest
+
+
+@njit(cache=True, nogil=True)
+def _overlooked(
+    values,  # IN  (m,) float32 products of the leading parts
+    offsets,  # IN  (m,) float32
+    rests,  # IN  (m,) float32, what those leave of each atom
+    left,  # what they leave of the row
+    bound,  # float32
+    maxima,  # SCRATCH (m + 1,) float32
+    seen,  # IN  (m + 1,) atoms already looked at, in rising order
+    n_seen,
+    found,  # OUT (m + 1,) the other atoms whose whole value may reach the bound, in rising order
+):
+    """Collect the atoms that leading parts alone cannot rule out; return how many."""
+    m = np.uintp(values.shape[0])
+    step = np.uintp(WIDE)
+    _block_bounds(values, offsets, rests, left, maxima)
+    count, turn = np.uintp(0), 0
+    for block in range((m + step - np.uintp(1)) // step):
+        last = min(m, block * step + step)
+        if block < m // step and maxima[block] < bound:
+            continue
+        while turn < n_seen and seen[turn] < block * step:
+            turn += 1
+        for j in range(block * step, last):
+            if turn < n_seen and seen[turn] == j:
+                turn += 1
+                continue
+            found[count] = j
+            count += np.uintp(values[j] + left * rests[j] - offsets[j] >= bound)
+    return np.int64(count)
+
+
+@njit(cache=True, nogil=True)
+def find_nearest(
+    row,  # IN  (d,) float64
+    scale,
+    values,  # IN  (m,) float32 products of the row with the atoms, or of their leading parts
+    margin,  # float32
+    left,  # what leading parts leave of the row
+    rests,  # IN  (m,) what they leave of the atoms, or (0,) where the products are whole
+    atoms,  # IN  (m, d) float32
+    offsets,  # IN  (m,) float64
+    offsets32,  # IN  (m,) float32
+    k,
+    room,  # SCRATCH, from selection_room
+    neighbors,  # OUT (k,)
+    keys,  # OUT (k,) exact value − offset, falling
+):
+    """Find the k best atoms of a row; return how many there are."""
+    maxima, found, proposed, more = room
+    count = propose(values, offsets32, k, margin, maxima, found, proposed)
+    size = decide(row, scale, atoms, offsets, found, count, k, 0, neighbors, keys)
+    if rests.shape[0] > 0 and count < atoms.shape[0]:
+        # k atoms have at least this value, so what cannot reach it is not among the k best.
+        bound = np.float32(keys[k - 1]) - margin
+        extra = _overlooked(values, offsets32, rests, left, bound, maxima, found, count, more)
+        size = decide(row, scale, atoms, offsets, more, extra, k, size, neighbors, keys)
+    return size
+
+
+@njit(cache=True, nogil=True)
+def selection_room(m):
+    """Working memory of `find_nearest` for m atoms."""
+    return (
+        np.empty(m + 1, np.float32),
+        np.empty(m + 1, np.uintp),
+        np.empty(m + 1, np.float32),
+        np.empty(m + 1, np.uintp),
+    )
 
 
 @njit(cache=True, nogil=True)
@@ -262,6 +352,8 @@ def nearest_rows(
     square,  # IN  (n,)
     products,  # IN  (n, m) float32
     margin,  # float32
+    left,  # IN  (n,) float32, what leading parts leave of each row
+    rests,  # IN  (m,) float32, and of each atom, or (0,) where the products are whole
     atoms,  # IN  (m, d) float32
     offsets,  # IN  (m,) half the squared lengths
     offsets32,  # IN  (m,)
@@ -270,16 +362,26 @@ def nearest_rows(
 ):
     """Find the k nearest atoms of each row."""
     k = neighbors.shape[1]
-    m = atoms.shape[0]
-    maxima = np.empty(m + 1, np.float32)
-    found = np.empty(m + 1, np.uintp)
-    proposed = np.empty(m + 1, np.float32)
+    room = selection_room(atoms.shape[0])
     keys = np.empty(k)
     row = np.empty(rows.shape[1])
     for i in range(rows.shape[0]):
         widen(rows[i], row)
-        count = propose(products[i], offsets32, k, margin, maxima, found, proposed)
-        decide(row, scale[i], atoms, offsets, found, count, k, neighbors[i], keys)
+        find_nearest(
+            row,
+            scale[i],
+            products[i],
+            margin,
+            left[i],
+            rests,
+            atoms,
+            offsets,
+            offsets32,
+            k,
+            room,
+            neighbors[i],
+            keys,
+        )
         for a in range(k):
             gap = square[i] - 2.0 * keys[a]
             distances[i, a] = gap if gap > 0.0 else 0.0
