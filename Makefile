@@ -5,15 +5,16 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test check fix perf clean
 
-$(VENV)/.ready: pyproject.toml
+$(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("outscope needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install -q -e . --group dev
+	$(BIN)/python -m pip install -q -c constraints.txt torch
+	$(BIN)/python -m pip install -q -c constraints.txt -e . --group dev
 	touch $@
 
-demo: $(VENV)/.ready  ## fit, calibrate, score and explain on data that ships with scikit-learn
-	$(BIN)/python examples/demo.py
+demo: $(VENV)/.ready  ## embed, fit, calibrate and judge a small corpus that ships with the package
+	$(BIN)/outscope demo
 
 test: $(VENV)/.ready  ## every test, doctest and README example
 	$(BIN)/python -m pytest -n auto
@@ -29,7 +30,7 @@ fix: $(VENV)/.ready
 	$(BIN)/ruff format .
 
 perf: $(VENV)/.ready  ## every speed, memory and quality bar, side by side with its baseline
-	$(BIN)/python -m pip install -q --group perf
+	$(BIN)/python -m pip install -q -c constraints.txt --group perf
 	cd perf && ../$(BIN)/python run.py
 
 clean:

@@ -38,13 +38,17 @@ def detector(request):
 
 @pytest.fixture(scope="session")
 def blobs():
-    """Three in-scope clusters on the sphere with labels, fresh rows of them, and far rows."""
+    """Three in-scope clusters on the sphere with labels, fresh rows of them, and far rows.
+
+    As logits, in-scope rows are sure of one column and far ones of none; as smoothness, far rows
+    are rougher in the last column. So one set of rows serves every kind of detector.
+    """
     rng = np.random.default_rng(7)
-    centres = rng.normal(size=(3, 24))
+    centres = 8.0 * np.eye(3, 24)
     labels = np.repeat(["pay", "send", "block"], 60)
     train = np.repeat(centres, 60, axis=0) + 0.35 * rng.normal(size=(180, 24))
     fresh = np.repeat(centres, 20, axis=0) + 0.35 * rng.normal(size=(60, 24))
-    far = -centres.sum(axis=0) + rng.normal(size=(40, 24))
+    far = 3.0 * np.eye(24)[-1] + 0.35 * rng.normal(size=(40, 24))
     return train.astype(np.float32), labels, fresh.astype(np.float32), far.astype(np.float32)
 
 

@@ -9,6 +9,7 @@ import pytest
 from conftest import ROOT
 
 import outscope
+from outscope.cli import COMMANDS
 
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
@@ -41,7 +42,7 @@ def test_every_module_is_on_the_map():
 
 def test_every_command_is_in_the_readme():
     text = (ROOT / "README.md").read_text()
-    for command in ("fit", "score", "eval", "explain", "info", "methods"):
+    for command in COMMANDS:
         assert re.search(rf"outscope {command}\b", text), command
 
 

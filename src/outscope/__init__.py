@@ -10,32 +10,43 @@ from outscope.baselines import (
     KNNDetector,
     MahalanobisDetector,
 )
+from outscope.confidence import BLOODDetector, D2UDetector, EnergyDetector, MSPDetector
 from outscope.detector import Detector
 from outscope.dictionary import NNKMeans
 from outscope.errors import InputError, MissingExtraError, ModelFileError, OutscopeError
 from outscope.explanation import Evidence, Explanation
-from outscope.methods import load, make_detector
+from outscope.loading import load
+from outscope.methods import make_detector
 from outscope.nnk import ClasswiseNNKDetector, NNKDetector
+from outscope.text.encoders import make_encoder
+from outscope.text.pipeline import TextDetector, Verdict
 from outscope.threshold import ConformalThreshold
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BLOODDetector",
     "ClasswiseKMeansDetector",
     "ClasswiseNNKDetector",
     "ConformalThreshold",
+    "D2UDetector",
     "Detector",
+    "EnergyDetector",
     "Evidence",
     "Explanation",
     "InputError",
     "KMeansDetector",
     "KNNDetector",
+    "MSPDetector",
     "MahalanobisDetector",
     "MissingExtraError",
     "ModelFileError",
     "NNKDetector",
     "NNKMeans",
     "OutscopeError",
+    "TextDetector",
+    "Verdict",
     "load",
     "make_detector",
+    "make_encoder",
 ]

@@ -10,8 +10,8 @@ from sklearn.utils import check_random_state
 from outscope._engine import Neighbors, NonFiniteRowsError
 from outscope._parameters import at_least, between, one_of
 from outscope._rows import SAME_POINT, Rows, seed_atoms, size_for
-from outscope._sklearn import check_labels
-from outscope._types import FloatArray, Matrix
+from outscope._sklearn import check_labels, scoring_rows
+from outscope._types import FloatArray, IntArray, Matrix
 from outscope.detector import Detector
 
 
@@ -61,6 +61,15 @@ class KNNDetector(Detector):
         if extra:
             place += squared[:, 0] < SAME_POINT
         return np.sqrt(squared[np.arange(len(X)), place])
+
+    def remembered_rows(self) -> IntArray:
+        """Every training row."""
+        return np.arange(len(self.atoms_))
+
+    def nearest_rows(self, X: Any, n: int) -> list[tuple[int, ...]]:
+        """For each row its n nearest training rows."""
+        rows, _ = scoring_rows(self, X)
+        return [tuple(found) for found in self._search.distances(rows, n, self.n_jobs)[1].tolist()]
 
 
 class KMeansDetector(Detector):

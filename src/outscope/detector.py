@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, OutlierMixin
@@ -13,7 +13,7 @@ from outscope import persistence
 from outscope._engine import NonFiniteRowsError
 from outscope._parameters import JOBS, Rule, between, check_parameters
 from outscope._sklearn import all_or_nothing, check_is_fitted, check_rows, scoring_rows
-from outscope._types import BoolArray, FloatArray, Matrix
+from outscope._types import BoolArray, FloatArray, IntArray, Matrix
 from outscope.errors import InputError
 from outscope.threshold import ConformalThreshold, check_rate, quantile_threshold
 
@@ -29,6 +29,8 @@ class Detector(OutlierMixin, BaseEstimator):
     """
 
     contamination: float
+    # What a row of X is: "embedding", or what only a classifier can give, "logits", "smoothness".
+    needs: ClassVar[str] = "embedding"
     _rules: dict[str, Rule] = {}
 
     @abstractmethod
@@ -129,6 +131,14 @@ class Detector(OutlierMixin, BaseEstimator):
             )
         return ConformalThreshold(self.calibration_scores_).p_value(self.ood_score(X))
 
+    def remembered_rows(self) -> IntArray:
+        """Training rows that the detector can point to; none for most detectors."""
+        return np.empty(0, np.intp)
+
+    def nearest_rows(self, X: Any, n: int) -> list[tuple[int, ...]]:
+        """For each row the training rows most like it, at most n, of those it can point to."""
+        return [()] * len(X)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted detector to a folder; `outscope.load` reads it back."""
         check_is_fitted(self, "offset_")
@@ -141,6 +151,7 @@ class Detector(OutlierMixin, BaseEstimator):
             "n_features": int(self.n_features_in_),
             "normalize": bool(getattr(self, "normalize", False)),
             "kernel": getattr(self, "kernel", None),
+            "needs": self.needs,
             "threshold": self.threshold_,
             "calibrated": hasattr(self, "calibration_scores_"),
         }

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -146,12 +146,18 @@ def check_writable(path: Path) -> None:
         require("pyarrow.parquet", extra="parquet")
 
 
-def write_columns(path: Path, columns: dict[str, np.ndarray[Any, Any]]) -> None:
-    """Write equally long columns; .npy keeps the first one alone."""
+def write_matrix(path: Path, rows: Matrix) -> None:
+    """Write a matrix as .npy."""
+    with whole_file(path) as file:
+        np.save(file, rows, allow_pickle=False)
+
+
+def write_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+    """Write equally long columns; .npy keeps the scores alone."""
     suffix = path.suffix.lower()
     with whole_file(path) as file:
         if suffix == ".npy":
-            np.save(file, next(iter(columns.values())), allow_pickle=False)
+            np.save(file, np.asarray(columns["ood_score"]), allow_pickle=False)
         elif suffix == ".parquet":
             table = require("pyarrow", extra="parquet").table(columns)
             require("pyarrow.parquet", extra="parquet").write_table(table, file)
@@ -159,10 +165,11 @@ def write_columns(path: Path, columns: dict[str, np.ndarray[Any, Any]]) -> None:
             lines = _Text(file)
             writer = csv.writer(lines)
             writer.writerow(columns)
-            writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+            for values in zip(*columns.values(), strict=True):
+                writer.writerow([" | ".join(v) if isinstance(v, tuple) else v for v in values])
         else:
             for record in records(columns):
-                file.write((json.dumps(record) + "\n").encode())
+                file.write((json.dumps(record, ensure_ascii=False) + "\n").encode())
 
 
 class _Text:
@@ -175,9 +182,9 @@ class _Text:
         return self._file.write(text.encode())
 
 
-def records(columns: dict[str, np.ndarray[Any, Any]]) -> Iterable[dict[str, Any]]:
+def records(columns: Mapping[str, Sequence[Any]]) -> Iterable[dict[str, Any]]:
     """One dictionary a row."""
-    for values in zip(*(column.tolist() for column in columns.values()), strict=True):
+    for values in zip(*columns.values(), strict=True):
         yield dict(zip(columns, values, strict=True))
 
 

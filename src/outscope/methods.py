@@ -1,21 +1,20 @@
-"""The paper's names for the detectors, and `load`, which must know every class."""
+"""The paper's names for the detectors."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from outscope import persistence
 from outscope.baselines import (
     ClasswiseKMeansDetector,
     KMeansDetector,
     KNNDetector,
     MahalanobisDetector,
 )
+from outscope.confidence import BLOODDetector, D2UDetector, EnergyDetector, MSPDetector
 from outscope.detector import Detector
 from outscope.dictionary import NNKMeans
-from outscope.errors import InputError, ModelFileError
+from outscope.errors import InputError
 from outscope.nnk import PAPER, ClasswiseNNKDetector, NNKDetector
 
 # What an entropy-constrained method does where the user asks for nothing: by default it keeps 200
@@ -33,6 +32,10 @@ CLASSES = {
         KMeansDetector,
         ClasswiseKMeansDetector,
         MahalanobisDetector,
+        MSPDetector,
+        EnergyDetector,
+        D2UDetector,
+        BLOODDetector,
     )
 }
 
@@ -42,7 +45,7 @@ class Method(NamedTuple):
 
     name: str
     make: Callable[..., Detector]
-    labels: str  # "blind", "aware"
+    labels: str  # "blind", "aware", "classifier"
     summary: str
     settings: dict[str, Any] = {}
     paper: dict[str, Any] = {}
@@ -87,6 +90,10 @@ METHODS = {
             {},
             {"shrinkage": 0.0},
         ),
+        Method("msp", MSPDetector, "classifier", "one minus the largest softmax probability"),
+        Method("energy", EnergyDetector, "classifier", "free energy of a classifier's logits"),
+        Method("d2u", D2UDetector, "classifier", "closeness of the softmax to uniform"),
+        Method("blood", BLOODDetector, "classifier", "roughness of a network around an input"),
     )
 }
 
@@ -112,11 +119,3 @@ def make_detector(
         raise InputError(
             f"{method} does not know a setting given ({error}); it has {known}"
         ) from error
-
-
-def load(path: str | os.PathLike[str]) -> Detector:
-    """Read a detector that `save` wrote; scores are bitwise those of before."""
-    detector = persistence.read(path, CLASSES)
-    if not isinstance(detector, Detector):
-        raise ModelFileError(f"{path} holds no detector")
-    return detector

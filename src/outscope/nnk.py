@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,21 @@ class NNKDetector(Detector):
             labels = self.labels_[self.representative_labels_]
         return _explanations(self, rows, self.dictionary_, labels, None, n_atoms)
 
+    def remembered_rows(self) -> IntArray:
+        """Training rows that stand for atoms."""
+        rows: IntArray = np.unique(self.dictionary_.representatives_)
+        return rows[rows >= 0]
+
+    def nearest_rows(self, X: Any, n: int) -> list[tuple[int, ...]]:
+        """For each row the training rows behind the atoms that carry it, heaviest first."""
+        out = []
+        for why in self.explain(X, n_atoms=n):
+            # The best row of each atom before the second best of any.
+            turns = zip_longest(*(evidence.rows for evidence in why.evidence))
+            rows = [row for turn in turns for row in turn if row is not None]
+            out.append(tuple(dict.fromkeys(rows))[:n])
+        return out
+
 
 class ClasswiseNNKDetector(NNKDetector):
     """One dictionary a class; a row is as strange as its best class finds it (C-NNK-Means).
@@ -150,6 +166,11 @@ class ClasswiseNNKDetector(NNKDetector):
             self.dictionaries_.append(dictionary)
         self.prepare()
         return self._ood_score(X)
+
+    def remembered_rows(self) -> IntArray:
+        """Training rows that stand for atoms of any class."""
+        rows = np.concatenate([d.representatives_.ravel() for d in self.dictionaries_])
+        return np.unique(rows[rows >= 0])
 
     def prepare(self) -> None:
         """Build what scoring needs from the fitted attributes (after fit or load)."""

@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import tempfile
 import time
 import uuid
@@ -33,6 +34,7 @@ MANIFEST = "manifest.json"
 READ_AGAIN = 20
 ABANDONED_SECONDS = 3600
 _ARRAYS = re.compile(r"arrays-[0-9a-f]{16}\.safetensors")
+_ATTACHED = re.compile(r"[a-z]+-[0-9a-f]{16}")
 LIBRARIES = ("outscope", "numpy", "scikit-learn", "numba", "safetensors")
 
 
@@ -98,11 +100,17 @@ def unpack(
     return estimator
 
 
-def write(path: str | os.PathLike[str], estimator: BaseEstimator, notes: dict[str, Any]) -> None:
+def write(
+    path: str | os.PathLike[str],
+    estimator: BaseEstimator,
+    notes: dict[str, Any],
+    attached: tuple[str, Mapping[str, Path]] | None = None,
+) -> None:
     """Write a folder that is, at every moment, either the old model or the new one, whole.
 
     The arrays go under a name that no other save uses; the manifest that points to them is moved
-    into place last, in one step.
+    into place last, in one step. `attached` is a folder of files to copy beside it, whose name
+    must be decided by what is in it.
     """
     folder = Path(path)
     state, arrays = pack(estimator)
@@ -127,12 +135,30 @@ def write(path: str | os.PathLike[str], estimator: BaseEstimator, notes: dict[st
             raise InputError(f"{folder} holds other files; give a new folder to save to")
         folder.mkdir(parents=True, exist_ok=True)
         replaced = _arrays_named_by(folder)
+        if attached is not None:
+            _attach(folder / attached[0], attached[1])
         _place(folder / manifest["arrays"], payload)
         text = _readable(manifest)
         _place(folder / MANIFEST, text.encode())
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror or error}") from error
     _tidy(folder, replaced)
+
+
+def _attach(target: Path, files: Mapping[str, Path]) -> None:
+    """Copy files into a folder that appears when it is whole; one that is there is the same."""
+    if target.is_dir():
+        return
+    aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=".writing-"))
+    try:
+        for name, source in files.items():
+            (aside / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, aside / name)
+        aside.chmod(0o755)
+        aside.rename(target)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
 
 
 def _tidy(folder: Path, replaced: str | None) -> None:
@@ -163,7 +189,9 @@ def _is_ours(folder: Path) -> bool:
     if (folder / MANIFEST).exists():
         return _arrays_named_by(folder) is not None
     return all(
-        _ARRAYS.fullmatch(file.name) or file.name.startswith(".writing-")
+        _ARRAYS.fullmatch(file.name)
+        or _ATTACHED.fullmatch(file.name)
+        or file.name.startswith(".writing-")
         for file in folder.iterdir()
     )
 

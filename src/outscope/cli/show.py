@@ -1,0 +1,86 @@
+"""How results look: tables on a terminal, bars for long work, silence elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+TABLE_ROWS = 20
+WIDE = 150
+
+
+def say(text: str) -> None:
+    """Words go to standard error; data alone goes to standard output."""
+    print(text, file=sys.stderr)
+
+
+def table(header: list[str], rows: list[list[Any]]) -> None:
+    """A table for people."""
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(*header, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        shown.add_row(*(f"{v:.4f}" if isinstance(v, float) else str(v) for v in row))
+    # A pipe or a log has no width of its own; one that tables fit into is better than 80.
+    Console(width=None if sys.stdout.isatty() else WIDE).print(shown)
+
+
+def flat(value: Any) -> str:
+    """A nested value on one line."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {flat(item)}" for name, item in value.items())
+    return str(value)
+
+
+def size(detector: Any) -> str:
+    """How much a detector stores."""
+    own = getattr(detector, "detector_", detector)
+    vectors = getattr(own, "atoms_", getattr(own, "means_", ()))
+    if not len(vectors):
+        return "a threshold alone"
+    return f"{len(vectors):,} vectors of {own.n_features_in_} numbers"
+
+
+class _Warnings(logging.Handler):
+    """Warnings of the package as plain words."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING:
+            say(f"outscope: {record.getMessage()}")
+
+
+@contextlib.contextmanager
+def progress(title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, silence elsewhere. Epochs are heard through the package's logger."""
+    logger = logging.getLogger("outscope")
+    warnings = _Warnings()
+    logger.addHandler(warnings)
+    level = logger.level
+    try:
+        if not sys.stderr.isatty():
+            yield lambda done: None
+            return
+        from rich.console import Console
+        from rich.progress import Progress
+
+        with Progress(console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(title, total=total)
+
+            class Listener(logging.Handler):
+                def emit(self, record: logging.LogRecord) -> None:
+                    bar.update(task, description=f"{title}: {record.getMessage()}")
+
+            listener = Listener()
+            logger.addHandler(listener)
+            logger.setLevel(logging.INFO)
+            try:
+                yield lambda done: bar.advance(task, done)
+            finally:
+                logger.removeHandler(listener)
+    finally:
+        logger.removeHandler(warnings)
+        logger.setLevel(level)

@@ -1,0 +1,145 @@
+"""embed and finetune: the commands around encoders."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from outscope.cli.reading import column_arguments
+from outscope.cli.show import progress, say
+from outscope.errors import InputError, require
+
+
+def embed_arguments(embed: argparse.ArgumentParser) -> None:
+    """Options of embed."""
+    embed.add_argument("items", metavar="FILE", help="texts; see: outscope score --help")
+    embed.add_argument("--out", required=True, type=Path, metavar="FILE", help=".npy or .parquet")
+    column_arguments(embed)
+    embed.add_argument("--encoder", metavar="NAME", help="model: a name or a folder")
+    embed.add_argument(
+        "--kind",
+        default="embedding",
+        choices=("embedding", "logits", "smoothness"),
+        help="what to compute; logits and smoothness need a fine-tuned encoder",
+    )
+    embed.add_argument("--layer", type=int, help="masked mean of this layer, as -2 (penultimate)")
+    embed.add_argument("--no-cache", action="store_true", help="neither read nor keep embeddings")
+
+
+def embed(options: Any) -> None:
+    """Write the vectors of texts to a file."""
+    from outscope.files import check_writable, write_columns, write_matrix
+    from outscope.text.cache import VectorCache
+    from outscope.text.encoders import make_encoder
+    from outscope.text.weights import DEFAULT
+    from outscope.texts import read_texts
+
+    check_writable(options.out)
+    if options.out.suffix.lower() not in (".npy", ".parquet"):
+        raise InputError(f"{options.out}: vectors are written as .npy or .parquet")
+    found = read_texts(options.items, options.text_column)
+    settings = {} if options.layer is None else {"layer": options.layer}
+    encoder = make_encoder(options.encoder or DEFAULT, **settings)
+    cache = None if options.no_cache else VectorCache()
+    with progress(f"embedding {len(found.texts):,} texts", len(found.texts)) as advance:
+        rows = encoder.features(found.texts, options.kind, cache=cache, advance=advance)
+    if options.out.suffix.lower() == ".npy":
+        write_matrix(options.out, rows)
+    else:
+        write_columns(options.out, {"text": found.texts, "vector": list(rows)})
+    say(f"wrote {options.out}: {len(rows):,} rows of {rows.shape[1]} numbers by {encoder.name}")
+
+
+def finetune_arguments(finetune: argparse.ArgumentParser) -> None:
+    """Options of finetune."""
+    finetune.add_argument("items", metavar="FILE", help="labelled texts: .csv, .tsv, .jsonl …")
+    finetune.add_argument("--out", required=True, metavar="FOLDER", help="where to save")
+    column_arguments(finetune, labels=True)
+    finetune.add_argument("--validation", metavar="FILE", help="labelled texts to look at by epoch")
+    finetune.add_argument("--encoder", metavar="NAME", help="model to start from")
+    finetune.add_argument(
+        "--loss", default="cross-entropy", help="cross-entropy (default) or margin-contrastive"
+    )
+    for name, kind, words in (
+        ("epochs", int, "passes over the texts (default 5)"),
+        ("batch-size", int, "texts a step (default 4, the paper's; 32 suits small encoders)"),
+        ("learning-rate", float, "default 1e-5, the paper's; 2e-4 suits all-MiniLM-L6-v2"),
+        ("weight-decay", float, "default 0.01"),
+        ("contrastive-weight", float, "of the margin loss beside cross-entropy (default 2)"),
+        ("max-length", int, "tokens that are read of a text (default 128)"),
+        ("frozen", int, "first parts kept as they are: 1 = token embeddings, 2 = and block 1 …"),
+        ("seed", int, "random seed (default 0)"),
+    ):
+        finetune.add_argument(f"--{name}", type=kind, metavar="N", help=words)
+    finetune.add_argument("--device", help="cpu, cuda or mps (default: the best there is)")
+
+
+def finetune(options: Any) -> None:
+    """Train an encoder on labelled texts; the result is an encoder and a classifier."""
+    from outscope.text.weights import DEFAULT, find_encoder
+    from outscope.texts import read_texts
+
+    found = read_texts(options.items, options.text_column, options.label_column)
+    if found.labels is None:
+        raise InputError(f"{options.items} has no labels; name their column: --label-column NAME")
+    held = None
+    if options.validation is not None:
+        held = read_texts(options.validation, options.text_column, options.label_column)
+        if held.labels is None:
+            raise InputError(f"{options.validation} has no labels; name their column")
+    source = find_encoder(options.encoder or DEFAULT)
+    require("torch", extra="text")
+    require("sentence_transformers", extra="text")
+    from outscope.text.training import Plan, train
+
+    given = {field.name: getattr(options, field.name) for field in fields(Plan)}
+    plan = Plan(**{name: value for name, value in given.items() if value is not None})
+    start = time.perf_counter()
+    with _training_bar() as watch:
+        train(
+            source,
+            found.texts,
+            found.labels,
+            options.out,
+            plan=plan,
+            validation=None if held is None else (held.texts, held.labels or []),
+            device=options.device,
+            watch=watch,
+        )
+    seconds = time.perf_counter() - start
+    say(f"saved {options.out}, trained in {seconds:.0f} s; use it as --encoder {options.out}")
+
+
+@contextmanager
+def _training_bar() -> Iterator[Callable[[Any], None]]:
+    """Loss and time left on a terminal; elsewhere a line an epoch, where there is one to tell."""
+
+    def tell(step: Any) -> None:
+        if step.accuracy is not None:
+            say(
+                f"step {step.step:,} of {step.steps:,}: loss {step.loss:.4f}, "
+                f"validation accuracy {step.accuracy:.2%}"
+            )
+
+    if not sys.stderr.isatty():
+        yield tell
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("fine-tuning")
+
+        def watch(step: Any) -> None:
+            words = f"fine-tuning: step {step.step:,} of {step.steps:,}, loss {step.loss:.4f}"
+            bar.update(task, total=step.steps, completed=step.step, description=words)
+            tell(step)
+
+        yield watch

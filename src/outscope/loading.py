@@ -1,0 +1,28 @@
+"""`load`: the one place that knows every class that can be saved."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from outscope import persistence
+from outscope.detector import Detector
+from outscope.errors import InputError, ModelFileError
+from outscope.methods import CLASSES
+from outscope.text.pipeline import TextDetector
+
+
+def load(path: str | os.PathLike[str], *, encoder: Any = None) -> Detector | TextDetector:
+    """Read a detector that `save` wrote; scores are bitwise those of before.
+
+    `encoder` is for a text detector whose encoder could not be saved with it (a function of yours)
+    or lies elsewhere now; any other encoder than the one it was fitted with is refused.
+    """
+    found = persistence.read(path, {**CLASSES, TextDetector.__name__: TextDetector})
+    if isinstance(found, TextDetector):
+        return found.after_loading(path, encoder)
+    if encoder is not None:
+        raise InputError(f"encoder= was given, but {path} holds a detector of rows, not of texts")
+    if not isinstance(found, Detector):
+        raise ModelFileError(f"{path} holds no detector")
+    return found

@@ -1,0 +1,287 @@
+"""Encoders: texts → rows of numbers that a detector takes. torch is imported when one is used."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from outscope._types import Matrix
+from outscope.errors import InputError, require
+from outscope.text.cache import VectorCache
+from outscope.text.weights import DEFAULT, find_encoder, folder_fingerprint
+
+logger = logging.getLogger("outscope")
+
+# Texts that are looked up, computed and kept together: what is lost at most when work is stopped.
+TEXTS_AT_A_TIME = 2048
+CANARY = ("a usual sentence", "Zwölf Boxkämpfer jagen Viktor", "0123 ?! {}")
+
+Advance = Callable[[int], None]
+
+
+def _silent(done: int) -> None:
+    pass
+
+
+class Encoder(ABC):
+    """Texts → rows. What it computes with is loaded when it is first needed."""
+
+    name: str
+    folder: Path | None = None  # where its files are, if it has any
+    local = False  # whether that folder is the user's own
+    cacheable = True
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Hash of everything that decides a row; detectors refuse an encoder with another one."""
+
+    @abstractmethod
+    def _compute(self, texts: Sequence[str], kind: str, advance: Advance) -> Matrix:
+        """Rows of texts, computed."""
+
+    def settings(self) -> dict[str, Any]:
+        """What makes the same encoder again from its name or folder."""
+        return {}
+
+    def space(self, kind: str) -> str:
+        """Name of the space that rows of this kind lie in."""
+        return hashlib.sha256(f"{self.fingerprint()}:{kind}".encode()).hexdigest()[:32]
+
+    def features(
+        self,
+        texts: Sequence[str],
+        kind: str = "embedding",
+        *,
+        cache: VectorCache | None = None,
+        advance: Advance = _silent,
+    ) -> Matrix:
+        """Rows of one kind ("embedding", "logits", "smoothness") for all texts, float32."""
+        if cache is None or not self.cacheable:
+            return self._compute(texts, kind, advance)
+        space = self.space(kind)
+        parts = []
+        for start in range(0, len(texts), TEXTS_AT_A_TIME):
+            part = list(texts[start : start + TEXTS_AT_A_TIME])
+            known = cache.get(space, part)
+            missing = list({part[i]: None for i in range(len(part)) if i not in known})
+            advance(len(part) - len(missing))
+            if missing:
+                fresh = self._compute(missing, kind, advance)
+                cache.put(space, missing, fresh)
+                row = dict(zip(missing, fresh, strict=True))
+                known.update({i: row[part[i]] for i in range(len(part)) if i not in known})
+            parts.append(np.stack([known[i] for i in range(len(part))]))
+        return np.concatenate(parts) if parts else self._compute(texts, kind, advance)
+
+    def encode(self, texts: Sequence[str]) -> Matrix:
+        """Embeddings, without the cache."""
+        return self.features(check_texts(texts))
+
+
+class TransformerEncoder(Encoder):
+    """A sentence-transformers or Hugging Face model, by name, folder or as a loaded object.
+
+    `layer` None is the model's own pooling (for a fine-tuned folder: the mean over the last layer);
+    a number is the masked mean of that layer: −1 the last, −2 the penultimate of the paper.
+    A folder that `outscope finetune` wrote also gives "logits" and "smoothness" (of BLOOD, with
+    `pairs` random pairs).
+    """
+
+    def __init__(
+        self,
+        model: Any = DEFAULT,
+        *,
+        layer: int | None = None,
+        max_length: int | None = None,
+        batch_size: int = 32,
+        device: str | None = None,
+        pairs: int = 10,
+        seed: int = 0,
+    ) -> None:
+        if batch_size < 1 or (max_length is not None and max_length < 1) or pairs < 1:
+            raise InputError(
+                f"batch_size={batch_size}, max_length={max_length}, pairs={pairs}: "
+                "expected at least 1 each"
+            )
+        self.layer, self.max_length, self.batch_size = layer, max_length, batch_size
+        self.device, self.pairs, self.seed = device, pairs, seed
+        self._given = None if isinstance(model, (str, Path)) else model
+        self.folder = find_encoder(str(model)) if self._given is None else None
+        self.local = self._given is None and Path(model).expanduser().is_dir()
+        self.name = str(model) if self._given is None else type(model).__name__
+        if self.local:
+            self.name = Path(model).expanduser().resolve().name
+        self._loaded: Any = None
+
+    @property
+    def is_classifier(self) -> bool:
+        """Whether it was fine-tuned here and has a head."""
+        return self.folder is not None and (self.folder / "classifier.json").is_file()
+
+    @property
+    def classes(self) -> list[str]:
+        """The classes it was fine-tuned on."""
+        self._demand_head("classes")
+        found: list[str] = self._network().classes
+        return found
+
+    def fingerprint(self) -> str:
+        """Hash of the model's files and of the settings that decide a row."""
+        own = self._network().fingerprint() if self.folder is None else None
+        base = own or folder_fingerprint(self.folder or Path())
+        told = f"{base}:{self.layer}:{self.max_length}:{self.pairs}:{self.seed}"
+        return hashlib.sha256(told.encode()).hexdigest()
+
+    def settings(self) -> dict[str, Any]:
+        """What makes the same encoder again from its name or folder."""
+        names = ("layer", "max_length", "batch_size", "pairs", "seed")
+        return {name: getattr(self, name) for name in names}
+
+    def _network(self) -> Any:
+        """The network, or the classifier around it; the only place where torch comes in."""
+        if self._loaded is None:
+            require("torch", extra="text")
+            require("sentence_transformers", extra="text")
+            from outscope.text.classifier import Classifier
+            from outscope.text.network import Network
+
+            if self.is_classifier:
+                self._loaded = Classifier.load(self.folder or "", device=self.device)
+            else:
+                source: Any = self._given if self.folder is None else self.folder
+                self._loaded = Network(source, device=self.device, max_length=self.max_length)
+        return self._loaded
+
+    def _demand_head(self, what: str) -> None:
+        if not self.is_classifier:
+            raise InputError(
+                f"{what} need a classifier, and {self.name} is a plain encoder; fine-tune it "
+                "first: outscope finetune TEXTS.csv --out FOLDER, then use --encoder FOLDER"
+            )
+
+    def _compute(self, texts: Sequence[str], kind: str, advance: Advance) -> Matrix:
+        if kind != "embedding":
+            self._demand_head(kind)
+        loaded = self._network()
+        network = loaded.network if self.is_classifier else loaded
+        size = self.batch_size
+        if kind == "logits":
+            return loaded.logits(texts, batch_size=size, advance=advance)
+        if kind == "smoothness":
+            from outscope.text.smoothness import smoothness
+
+            return network.run(
+                texts,
+                lambda tokens: smoothness(
+                    loaded, tokens, pairs=self.pairs, seed=self.seed, last_only=False
+                ),
+                batch_size=size,
+                advance=advance,
+                gradients=True,
+            )
+        layer = -1 if self.layer is None and self.is_classifier else self.layer
+        pool = network.own_pooling
+        if layer is not None:
+            pool = lambda tokens: network.layer_mean(tokens, layer)  # noqa: E731
+        return network.run(texts, pool, batch_size=size, advance=advance)
+
+
+class StaticEncoder(Encoder):
+    """A model2vec model: a vector a token, averaged; tens of thousands of texts a second."""
+
+    def __init__(self, model: str | Path) -> None:
+        self.local = Path(model).expanduser().is_dir()
+        self.name = Path(model).expanduser().resolve().name if self.local else str(model)
+        self.folder = find_encoder(str(model))
+        self._loaded: Any = None
+
+    def fingerprint(self) -> str:
+        """Hash of the model's files."""
+        return folder_fingerprint(self.folder or Path())
+
+    def _compute(self, texts: Sequence[str], kind: str, advance: Advance) -> Matrix:
+        if kind != "embedding":
+            raise InputError(f"{self.name} is a static encoder and has no {kind}; see: finetune")
+        if self._loaded is None:
+            self._loaded = require("model2vec", extra="static").StaticModel.from_pretrained(
+                str(self.folder)
+            )
+        found = np.asarray(self._loaded.encode(list(texts)), dtype=np.float32)
+        advance(len(texts))
+        return found
+
+
+class FunctionEncoder(Encoder):
+    """Any function from a list of texts to an array with a row each. Its results are not cached."""
+
+    cacheable = False
+
+    def __init__(self, function: Callable[[list[str]], Any], name: str | None = None) -> None:
+        self.function = function
+        self.name = name or str(getattr(function, "__name__", type(function).__name__))
+
+    def fingerprint(self) -> str:
+        """A function cannot be hashed: how it encodes a few sentences, coarsely, stands for it."""
+        rows = self._compute(CANARY, "embedding", _silent)
+        coarse = np.round(rows / max(float(np.abs(rows).max()), 1e-30), 2) + 0.0
+        return hashlib.sha256(coarse.astype(np.float32).tobytes()).hexdigest()
+
+    def _compute(self, texts: Sequence[str], kind: str, advance: Advance) -> Matrix:
+        if kind != "embedding":
+            raise InputError(f"the function {self.name} gives embeddings, not {kind}")
+        found = np.asarray(self.function(list(texts)), dtype=np.float32)
+        if found.ndim != 2 or len(found) != len(texts):
+            raise InputError(
+                f"the encoder function {self.name} returned shape {found.shape} for {len(texts)} "
+                "texts; expected one row for each"
+            )
+        advance(len(texts))
+        return found
+
+
+def make_encoder(encoder: Any = DEFAULT, **settings: Any) -> Encoder:
+    """An encoder from a name, a folder, a loaded sentence-transformers model, or any function."""
+    if isinstance(encoder, Encoder):
+        return encoder
+    if isinstance(encoder, (str, Path)):
+        if _is_static(str(encoder)):
+            return StaticEncoder(encoder)
+        return TransformerEncoder(encoder, **settings)
+    if hasattr(encoder, "tokenizer") and hasattr(encoder, "max_seq_length"):
+        return TransformerEncoder(encoder, **settings)
+    if callable(encoder):
+        return FunctionEncoder(encoder)
+    raise InputError(
+        f"encoder of type {type(encoder).__name__} cannot encode: expected a model name, a model "
+        "folder, a SentenceTransformer or a function from texts to rows"
+    )
+
+
+def _is_static(name: str) -> bool:
+    config = Path(name).expanduser() / "config.json"
+    if config.is_file():
+        return "model2vec" in config.read_text("utf-8", "replace")
+    return name.startswith("minishlab/")
+
+
+def check_texts(texts: Any, name: str = "texts") -> list[str]:
+    """A list of texts; one text alone, other types and missing values are refused by position."""
+    if isinstance(texts, (str, bytes)):
+        raise InputError(f"{name} is one text; give a list of texts, even of one: [{name}]")
+    try:
+        found = list(texts)
+    except TypeError as error:
+        raise InputError(f"{name} is a {type(texts).__name__}; expected a list of texts") from error
+    for i, text in enumerate(found):
+        if not isinstance(text, str):
+            raise InputError(
+                f"{name}[{i}] is a {type(text).__name__}; expected a text (convert it, or drop "
+                "rows without one)"
+            )
+    return [str(text) for text in found]

@@ -1,0 +1,314 @@
+"""`TextDetector`: encoder + detector + threshold in one object, from texts to decisions."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, clone
+from sklearn.model_selection import train_test_split
+
+from outscope import persistence
+from outscope._sklearn import all_or_nothing, check_is_fitted, check_labels
+from outscope._types import BoolArray, FloatArray, Matrix
+from outscope.detector import Detector
+from outscope.errors import InputError, ModelFileError
+from outscope.methods import make_detector
+from outscope.text.cache import VectorCache
+from outscope.text.encoders import Advance, Encoder, TransformerEncoder, check_texts, make_encoder
+from outscope.text.weights import DEFAULT, deciding_files
+from outscope.threshold import ConformalThreshold
+
+# "auto" keeps a tenth of the texts out of the fit for the threshold, where there are enough.
+HOLDOUT, HOLDOUT_FROM, HOLDOUT_MOST = 0.1, 400, 2000
+NEAREST = 3
+OUT_OF_SCOPE = "out of scope"
+# Before a saved encoder's name: it lies beside the manifest.
+BESIDE = "@"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is said about one text."""
+
+    ood_score: float  # higher = stranger
+    p_value: float | None  # chance of an in-scope text at least this strange, where calibrated
+    is_ood: bool
+    label: Any  # class, or "out of scope"; None where no labels were given
+    nearest: tuple[str, ...]  # in-scope texts most like it
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+class TextDetector(BaseEstimator):
+    """Tells which texts are unlike those it was fitted on.
+
+    `encoder` is a model name, a folder (also one that `outscope finetune` wrote), a loaded
+    SentenceTransformer or any function from texts to rows; `detector` a method name or a detector.
+    `holdout` texts are kept out of the fit to set the threshold, so that the false-alarm rate
+    `contamination` is a promise: a share, a number, 0 for none, "auto" a tenth from 400 texts on.
+    """
+
+    def __init__(
+        self,
+        encoder: Any = DEFAULT,
+        detector: str | Detector = "nnk-means",
+        *,
+        contamination: float = 0.05,
+        holdout: float | int | str = "auto",
+        cache: bool | str = True,
+        random_state: int | None = 0,
+    ) -> None:
+        self.encoder = encoder
+        self.detector = detector
+        self.contamination = contamination
+        self.holdout = holdout
+        self.cache = cache
+        self.random_state = random_state
+
+    # ---- learning
+
+    def fit(self, texts: Any, labels: Any = None, *, advance: Advance = lambda done: None) -> Self:
+        """Learn what is in scope; with labels, classes too."""
+        texts = check_texts(texts)
+        self._refuse_empty(texts)
+        y = None if labels is None else check_labels(labels, len(texts))
+        with all_or_nothing(self):
+            self.detector_ = self._new_detector()
+            self._encoder = make_encoder(self.encoder)
+            rows = self._features(texts, advance)
+            self.encoder_name_ = self._encoder.name
+            self.encoder_fingerprint_ = self._encoder.fingerprint()
+            self.encoder_settings_ = json.dumps(self._encoder.settings())
+            fit, held = self._split(len(texts), y)
+            self.detector_.fit(rows[fit], None if y is None else y[fit])
+            if len(held):
+                self.detector_.calibrate(rows[held], fpr=self.contamination)
+            self._remember([texts[i] for i in fit])
+            self._learn_classes(rows, y)
+        return self
+
+    @staticmethod
+    def _refuse_empty(texts: list[str]) -> None:
+        empty = [i for i, text in enumerate(texts) if not text.strip()]
+        if not texts:
+            raise InputError("texts has 0 texts; give those that are in scope")
+        if empty:
+            raise InputError(
+                f"texts has {len(empty)} empty texts (the first is texts[{empty[0]}]), which say "
+                "nothing of what is in scope; drop them"
+            )
+
+    def _new_detector(self) -> Detector:
+        if isinstance(self.detector, Detector):
+            made: Detector = clone(self.detector)
+        else:
+            made = make_detector(self.detector)
+            if "random_state" in made.get_params():
+                made.set_params(random_state=self.random_state)
+        return made.set_params(contamination=self.contamination)
+
+    def _split(self, n: int, y: Any) -> tuple[Any, Any]:
+        """Positions to fit on and to calibrate on."""
+        size = self.holdout
+        if size == "auto":
+            size = min(HOLDOUT_MOST, int(HOLDOUT * n)) if n >= HOLDOUT_FROM else 0
+        if isinstance(size, (str, bool)) or not 0 <= size < n:
+            raise InputError(
+                f"holdout={self.holdout!r} of {n} texts: expected 'auto', a share below 1 or a "
+                "number of texts smaller than all"
+            )
+        count = int(size if size >= 1 else round(size * n))
+        if count == 0:
+            return np.arange(n), np.arange(0)
+        many = None if y is None or np.unique(y, return_counts=True)[1].min() < 2 else y
+        if many is not None and count < len(np.unique(many)):
+            many = None
+        fit, held = train_test_split(
+            np.arange(n), test_size=count, random_state=self.random_state, stratify=many
+        )
+        return np.sort(fit), np.sort(held)
+
+    def _remember(self, texts: list[str]) -> None:
+        """Keep the texts that explanations can point to, and no others."""
+        rows = np.unique(self.detector_.remembered_rows())
+        self.remembered_rows_ = rows
+        self.remembered_texts_ = [texts[i] for i in rows]
+
+    def _learn_classes(self, rows: Matrix, y: Any) -> None:
+        self.labels_: Any = None
+        self.class_means_: Any = None
+        if y is not None:
+            self.labels_, member = np.unique(y, return_inverse=True)
+            unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30)
+            means = np.stack([unit[member == c].mean(axis=0) for c in range(len(self.labels_))])
+            self.class_means_ = means.astype(np.float32)
+
+    def calibrate(self, texts: Any, *, fpr: float | None = None) -> Self:
+        """Set the threshold from in-scope texts that were not used in fit."""
+        self.detector_.calibrate(self._rows(texts), fpr=fpr)
+        return self
+
+    def set_threshold(self, *, fpr: float | None = None, value: float | None = None) -> Self:
+        """Move the threshold after fit: to a false-alarm rate, or to a score."""
+        check_is_fitted(self, "detector_")
+        self.detector_.set_threshold(fpr=fpr, value=value)
+        return self
+
+    # ---- using
+
+    @property
+    def threshold_(self) -> float:
+        """Score above which a text is out of scope."""
+        check_is_fitted(self, "detector_")
+        return self.detector_.threshold_
+
+    def ood_score(self, texts: Any, *, advance: Advance = lambda done: None) -> FloatArray:
+        """How strange each text is; higher = stranger."""
+        return self.detector_.ood_score(self._rows(texts, advance))
+
+    def is_ood(self, texts: Any) -> BoolArray:
+        """True where a text is out of scope at the present threshold."""
+        flags: BoolArray = self.ood_score(texts) > self.threshold_
+        return flags
+
+    def p_value(self, texts: Any) -> FloatArray:
+        """Conformal p-value: the chance of an in-scope text at least this strange."""
+        return self.detector_.p_value(self._rows(texts))
+
+    def predict(self, texts: Any, *, advance: Advance = lambda done: None) -> list[Verdict]:
+        """A verdict on each text."""
+        return self.judge(self._rows(texts, advance))
+
+    def judge(self, rows: Matrix) -> list[Verdict]:
+        """A verdict on each row that `rows_of` gave."""
+        if not len(rows):
+            return []
+        scores = self.detector_.ood_score(rows)
+        strange = scores > self.threshold_
+        chances: list[float | None] = [None] * len(rows)
+        if hasattr(self.detector_, "calibration_scores_"):
+            conformal = ConformalThreshold(self.detector_.calibration_scores_)
+            chances = conformal.p_value(scores).tolist()
+        classes = self._classes(rows)
+        return [
+            Verdict(
+                float(scores[i]),
+                chances[i],
+                bool(strange[i]),
+                None if classes is None else OUT_OF_SCOPE if strange[i] else classes[i],
+                nearest,
+            )
+            for i, nearest in enumerate(self._nearest(rows))
+        ]
+
+    def _classes(self, rows: Matrix) -> list[Any] | None:
+        if self.labels_ is None:
+            return None
+        if hasattr(self.detector_, "nearest_class"):
+            return list(self.detector_.nearest_class(rows).tolist())
+        if self.detector_.needs == "logits":
+            names = self.encoder_classes_
+            return [names[c] for c in rows.argmax(axis=1)]
+        found: np.ndarray[Any, Any] = self.labels_[(rows @ self.class_means_.T).argmax(axis=1)]
+        return list(found.tolist())
+
+    def _nearest(self, rows: Matrix) -> list[tuple[str, ...]]:
+        if not len(self.remembered_rows_):
+            return [()] * len(rows)
+        position = {int(row): i for i, row in enumerate(self.remembered_rows_)}
+        return [
+            tuple(self.remembered_texts_[position[row]] for row in found)
+            for found in self.detector_.nearest_rows(rows, NEAREST)
+        ]
+
+    # ---- texts to rows
+
+    def rows_of(self, texts: Any, advance: Advance = lambda done: None) -> Matrix:
+        """Rows of texts as the detector takes them; computed once, then from the cache."""
+        return self._rows(texts, advance)
+
+    def _rows(self, texts: Any, advance: Advance = lambda done: None) -> Matrix:
+        check_is_fitted(self, "detector_")
+        texts = check_texts(texts)
+        if not texts:
+            raise InputError("texts has 0 texts; give at least one")
+        encoder = self._checked_encoder()
+        return encoder.features(texts, self.detector_.needs, cache=self._cache(), advance=advance)
+
+    def _features(self, texts: list[str], advance: Advance) -> Matrix:
+        rows = self._encoder.features(
+            texts, self.detector_.needs, cache=self._cache(), advance=advance
+        )
+        self.encoder_classes_: Any = None
+        if isinstance(self._encoder, TransformerEncoder) and self._encoder.is_classifier:
+            self.encoder_classes_ = self._encoder.classes
+        return rows
+
+    def _cache(self) -> VectorCache | None:
+        if self.cache is False:
+            return None
+        return VectorCache(Path(self.cache) if isinstance(self.cache, str) else None)
+
+    def _checked_encoder(self) -> Encoder:
+        """The encoder, after making sure that it is the one of the fit."""
+        if not hasattr(self, "_encoder"):
+            if self.encoder is None:
+                raise InputError(
+                    f"this detector was fitted with the encoder {self.encoder_name_!r}, which is "
+                    "not saved with it; load it with outscope.load(path, encoder=…)"
+                )
+            made = make_encoder(self.encoder, **json.loads(self.encoder_settings_))
+            if made.fingerprint() != self.encoder_fingerprint_:
+                raise ModelFileError(
+                    f"the encoder {made.name!r} is not the one this detector was fitted with "
+                    f"({self.encoder_name_!r}, fingerprint {self.encoder_fingerprint_[:12]}): "
+                    "scores would mean nothing; give that one, or fit again"
+                )
+            self._encoder = made
+        return self._encoder
+
+    # ---- saving
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one folder; `outscope.load` reads it back. A local encoder is copied into it."""
+        check_is_fitted(self, "detector_")
+        stored = copy.copy(self)
+        stored.encoder, attached = self._encoder_to_save()
+        stored.detector = self.detector if isinstance(self.detector, str) else clone(self.detector)
+        stored.cache = self.cache if isinstance(self.cache, bool) else True
+        notes = {
+            **self.detector_._notes(),
+            "kind": "text",
+            "encoder": self.encoder_name_,
+            "encoder_fingerprint": self.encoder_fingerprint_,
+        }
+        persistence.write(path, stored, notes, attached)
+
+    def _encoder_to_save(self) -> tuple[str | None, tuple[str, dict[str, Path]] | None]:
+        """What to write down as the encoder, and its files where it is nobody else's to find."""
+        encoder = self._checked_encoder()
+        folder = encoder.folder
+        if folder is None:
+            return None, None
+        if not encoder.local:
+            return encoder.name, None  # a name that anyone can resolve
+        name = f"encoder-{self.encoder_fingerprint_[:16]}"
+        files = {file.relative_to(folder).as_posix(): file for file in deciding_files(folder)}
+        return BESIDE + name, (name, files)
+
+    def after_loading(self, path: str | os.PathLike[str], encoder: Any) -> Self:
+        """Find the encoder again; it is checked when it is first used."""
+        if encoder is not None:
+            self.encoder = encoder
+            self._checked_encoder()
+        elif isinstance(self.encoder, str) and self.encoder.startswith(BESIDE):
+            self.encoder = str(Path(path) / self.encoder.removeprefix(BESIDE))
+        return self

@@ -1,0 +1,215 @@
+"""Fine-tuning and what it gives: a classifier that is an encoder, resumable, the same each time."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import numpy as np
+import pytest
+import torch
+from tiny import labelled_texts, tiny_encoder
+
+import outscope
+from outscope import InputError, ModelFileError, TextDetector, make_encoder
+from outscope.cli import main
+from outscope.text.classifier import Classifier
+from outscope.text.losses import margin_contrastive
+from outscope.text.smoothness import squared_norms
+from outscope.text.training import Plan, blocks_of, train
+
+TEXTS, LABELS = labelled_texts(60)
+PLAN = Plan(epochs=12, batch_size=8, learning_rate=3e-3, max_length=16, seed=3)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return tiny_encoder(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def trained(tiny, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained") / "encoder"
+    train(tiny, TEXTS, LABELS, folder, plan=PLAN, validation=(TEXTS, LABELS))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("OUTSCOPE_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+def logits(folder):
+    return make_encoder(folder).features(TEXTS, "logits")
+
+
+def test_it_learns_and_loads_as_encoder_and_classifier(tiny, trained):
+    encoder = make_encoder(trained)
+    assert encoder.classes == sorted(set(LABELS))
+    found = np.array(encoder.classes)[encoder.features(TEXTS, "logits").argmax(axis=1)]
+    assert np.mean(found == LABELS) > 0.95
+    assert encoder.encode(TEXTS).shape == (60, 32)
+    assert np.abs(encoder.encode(TEXTS) - make_encoder(tiny).encode(TEXTS)).max() > 0.01
+    card = Classifier.load(trained).card
+    assert card["validation_accuracy"] > 0.95
+    assert card["learning_rate"] == 3e-3
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "margin-contrastive"])
+def test_a_seed_gives_the_same_network_whole_or_resumed(tiny, tmp_path, loss):
+    plan = Plan(loss=loss, epochs=3, batch_size=8, learning_rate=1e-3, max_length=16, seed=5)
+    train(tiny, TEXTS, LABELS, tmp_path / "a", plan=plan)
+
+    class StopError(Exception):
+        pass
+
+    def stop(step):
+        if step.step == 2 * step.steps // 3 + 2:
+            raise StopError
+
+    with pytest.raises(StopError):
+        train(tiny, TEXTS, LABELS, tmp_path / "b", plan=plan, watch=stop)
+    assert not (tmp_path / "b").exists()
+    steps = []
+    train(tiny, TEXTS, LABELS, tmp_path / "b", plan=plan, watch=lambda s: steps.append(s.step))
+    assert min(steps) > 8, "it began anew instead of going on"
+    np.testing.assert_array_equal(logits(tmp_path / "b"), logits(tmp_path / "a"))
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+    train(tiny, TEXTS, LABELS, tmp_path / "c", plan=Plan(**{**vars(plan), "seed": 6}))
+    assert np.abs(logits(tmp_path / "c") - logits(tmp_path / "a")).max() > 1e-3
+
+
+def test_frozen_parts_stay_as_they_were(tiny, tmp_path):
+    plan = Plan(epochs=1, batch_size=8, learning_rate=1e-2, frozen=2)
+    train(tiny, TEXTS, LABELS, tmp_path / "a", plan=plan)
+    before = make_encoder(tiny)._network().core
+    after = make_encoder(tmp_path / "a")._network().network.core
+    same = [torch.equal(p, q) for p, q in zip(before.parameters(), after.parameters(), strict=True)]
+    first = len(list(before.embeddings.parameters())) + len(list(blocks_of(before)[0].parameters()))
+    assert all(same[:first])
+    assert not any(same[first : first + 4])
+
+
+def test_contrastive_loss_is_its_formula():
+    rng = np.random.default_rng(0)
+    vectors, labels = rng.normal(size=(9, 5)), np.repeat([0, 1, 2], 3)
+    gaps = ((vectors[:, None] - vectors[None]) ** 2).sum(axis=2)
+    margin = max(gaps[i, j] for i in range(9) for j in range(9) if labels[i] == labels[j])
+    total = 0.0
+    for i in range(9):
+        near = [gaps[i, j] for j in range(9) if labels[i] == labels[j] and i != j]
+        far = [max(0.0, margin - gaps[i, j]) for j in range(9) if labels[i] != labels[j]]
+        total += np.mean(near) + np.mean(far)
+    found = margin_contrastive(torch.tensor(vectors), torch.tensor(labels))
+    assert float(found) == pytest.approx(total / 9 / 5)
+    alone = margin_contrastive(torch.tensor(vectors), torch.arange(9))
+    assert float(alone) == 0.0
+
+
+def test_squared_norms_are_those_of_the_jacobian():
+    """The mean over many pairs is the exact squared Frobenius norm, within two per cent."""
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4))
+    inner = torch.randn(3, 6, requires_grad=True)
+    exact = torch.stack(
+        [torch.autograd.functional.jacobian(network, row).square().sum() for row in inner.detach()]
+    )
+    generator = torch.Generator().manual_seed(1)
+    found = squared_norms(
+        network(inner), inner, lambda shape: torch.randn(shape, generator=generator), 40_000
+    )
+    np.testing.assert_allclose(found.numpy(), exact.numpy(), rtol=0.02)
+
+
+def test_smoothness_of_a_text_does_not_depend_on_its_neighbours(trained):
+    encoder = make_encoder(trained)
+    whole = encoder.features(TEXTS[:20], "smoothness")
+    assert whole.shape == (20, 2)
+    assert (whole > 0).all()
+    np.testing.assert_allclose(encoder.features(TEXTS[7:8], "smoothness")[0], whole[7], rtol=1e-3)
+
+
+@pytest.mark.parametrize("method", ["msp", "energy", "d2u", "blood"])
+def test_classifier_methods_from_texts_to_a_saved_folder(trained, method, tmp_path):
+    detector = TextDetector(str(trained), method, holdout=20).fit(TEXTS, LABELS)
+    verdicts = detector.set_threshold(value=1e9).predict(TEXTS)
+    if method != "blood":
+        assert np.mean([v.label == y for v, y in zip(verdicts, LABELS, strict=True)]) > 0.95
+    detector.save(tmp_path / "model")
+    back = outscope.load(tmp_path / "model")
+    np.testing.assert_allclose(back.ood_score(TEXTS[:5]), detector.ood_score(TEXTS[:5]), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"loss": "hinge"}, "loss='hinge'"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"learning_rate": -1.0}, "learning_rate"),
+        ({"learning_rate": 1e9}, "lower learning_rate"),
+        ({"loss": "margin-contrastive", "batch_size": 1}, "no pairs"),
+    ],
+)
+def test_plans_that_cannot_work_are_refused(tiny, tmp_path, change, words):
+    plan = Plan(**{**vars(PLAN), **change})
+    with pytest.raises(InputError, match=words):
+        train(tiny, TEXTS, LABELS, tmp_path / "a", plan=plan)
+    assert not (tmp_path / "a").exists()
+
+
+def test_bad_labels_and_full_folders_are_refused(tiny, tmp_path):
+    with pytest.raises(InputError, match="1 class"):
+        train(tiny, TEXTS, ["a"] * 60, tmp_path / "a", plan=PLAN)
+    with pytest.raises(InputError, match="3 values"):
+        train(tiny, TEXTS, ["a"] * 3, tmp_path / "a", plan=PLAN)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thing").touch()
+    with pytest.raises(InputError, match="not empty"):
+        train(tiny, TEXTS, LABELS, tmp_path / "full", plan=PLAN)
+
+
+def test_a_damaged_classifier_is_refused(trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "a")
+    (tmp_path / "a" / "head.safetensors").write_bytes(b"short")
+    with pytest.raises(ModelFileError, match="whole fine-tuned encoder"):
+        make_encoder(tmp_path / "a").features(["a"], "logits")
+    (tmp_path / "a" / "classifier.json").write_text('{"format": "other"}')
+    with pytest.raises(ModelFileError, match="another kind"):
+        make_encoder(tmp_path / "a").features(["a"], "logits")
+
+
+def test_finetune_embed_fit_and_score_by_command(tiny, tmp_path, capsys, monkeypatch):
+    rows = "".join(f"{t},{y}\n" for t, y in zip(TEXTS, LABELS, strict=True))
+    (tmp_path / "train.csv").write_text("text,label\n" + rows)
+    (tmp_path / "far.txt").write_text("how tall is a mountain\nwhat is the weather\n")
+
+    def run(*arguments):
+        code = main([str(a) for a in arguments])
+        out, err = capsys.readouterr()
+        assert code == 0, err
+        return out, err
+
+    settings = ["--epochs", 3, "--batch-size", 8, "--learning-rate", 3e-3, "--encoder", tiny]
+    _, err = run("finetune", tmp_path / "train.csv", "--validation", tmp_path / "train.csv",
+                 "--out", tmp_path / "encoder", *settings)  # fmt: skip
+    assert err.count("validation accuracy") == 3
+    run(
+        "embed",
+        tmp_path / "train.csv",
+        "--out",
+        tmp_path / "v.npy",
+        "--encoder",
+        tmp_path / "encoder",
+    )
+    assert np.load(tmp_path / "v.npy").shape == (60, 32)
+    _, err = run("fit", tmp_path / "train.csv", "--encoder", tmp_path / "encoder",
+                 "--method", "energy", "--out", tmp_path / "model")  # fmt: skip
+    assert "a threshold alone" in err
+    out, _ = run("score", tmp_path / "model", tmp_path / "far.txt")
+    assert out.count('"ood_score"') == 2
+    out, _ = run("eval", tmp_path / "model", "--inside", tmp_path / "train.csv",
+                 "--outside", tmp_path / "far.txt")  # fmt: skip
+    assert '"auroc"' in out
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["finetune", str(tmp_path / "train.csv"), "--out", str(tmp_path / "e2")]) == 2
+    assert "pip install 'outscope[text]'" in capsys.readouterr().err
