@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 
 ROOT = Path(__file__).parents[1]
+DATA = Path(os.environ.get("OUTSCOPE_DATA", ROOT.parent / "shared" / "data"))
 EMBEDDINGS = Path(os.environ.get("OUTSCOPE_EMBEDDINGS", ROOT.parent / "shared" / "embeddings"))
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from outscope.cli import describing, detecting, training
+from outscope.cli import describing, detecting, paper, training
 from outscope.cli.show import say
 from outscope.errors import OutscopeError
 
@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         command.set_defaults(run=run)
-        arguments(command)
+        arguments(command)  # a command with commands of its own sets theirs
     return parser
 
 
@@ -110,5 +110,11 @@ COMMANDS: dict[str, tuple[Callable[[Any], None], Callable[..., None], str, str]]
         describing.demo_arguments,
         "fit, calibrate and judge on a small corpus that ships with the package",
         "outscope demo --all",
+    ),
+    "paper": (
+        paper.report,
+        paper.paper_arguments,
+        "run the paper's experiments again and report on them",
+        "outscope paper run --preset quick --data DATA && outscope paper report",
     ),
 }

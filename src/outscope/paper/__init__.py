@@ -1,0 +1,1 @@
+"""The paper, run again: tasks, settings, runner, tables, claims."""

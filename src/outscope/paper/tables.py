@@ -1,0 +1,259 @@
+"""Records → the paper's tables: ours, published and the difference, in its own arrangement."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from outscope.paper.published import printed, published
+from outscope.paper.records import Record
+from outscope.paper.settings import CLASSIFIER, NNK, OURS, PAPER, SMALL
+from outscope.paper.tasks import RATIOS
+
+TITLES = {
+    "20newsgroups": "20 Newsgroups",
+    "banking77": "Banking77",
+    "clinc150": "CLINC150",
+    "ag_news": "AG News",
+}
+MEASURES = {"auroc": "AUROC ↑", "aupr_in": "AUPR (ID positive) ↑", "fpr_at_95": "FPR@95 ↓"}
+BLIND = ("knn", "kmeans", "nnk-means", "ec-nnk-means")
+AWARE = (
+    "msp",
+    "energy",
+    "d2u",
+    "blood",
+    "mahalanobis",
+    "c-kmeans",
+    "c-nnk-means",
+    "c-ec-nnk-means",
+)
+NAMES = {
+    "knn": "KNN", "kmeans": "kMeans", "nnk-means": "NNK-Means", "ec-nnk-means": "EC-NNK-Means",
+    "msp": "MSP", "energy": "Energy", "d2u": "D2U", "blood": "BLOOD", "mahalanobis": "Mahalanobis",
+    "c-kmeans": "C-kMeans", "c-nnk-means": "C-NNK-Means", "c-ec-nnk-means": "C-EC-NNK-Means",
+}  # fmt: skip
+
+
+class Setting(NamedTuple):
+    """A column: a dataset at a ratio."""
+
+    dataset: str
+    ratio: int
+
+    @property
+    def title(self) -> str:
+        """For a table's head."""
+        ratio = "" if self.dataset == "clinc150" else f" {self.ratio} %"
+        return TITLES[self.dataset] + ratio
+
+
+class Cell(NamedTuple):
+    """Mean and spread over draws, what the paper prints, whether it is the best of its group."""
+
+    mean: float
+    spread: float
+    draws: int
+    printed: float | None
+    best: bool = False
+
+
+class Row(NamedTuple):
+    """One method with one kind of settings."""
+
+    group: str
+    name: str
+    cells: dict[str, Cell | None]
+
+
+class Table(NamedTuple):
+    """A table as the paper arranges it."""
+
+    title: str
+    note: str
+    columns: list[str]
+    rows: list[Row]
+    digits: int = 2
+
+
+SETTINGS = [Setting(dataset, ratio) for dataset, ratios in RATIOS.items() for ratio in ratios]
+
+
+def latest(records: list[Record]) -> list[Record]:
+    """Measured records; of one tuned and one with the paper's own choice, the tuned."""
+    kept: dict[Any, Record] = {}
+    for record in records:
+        if record["status"] == "done" and record.get("kind") != "choice":
+            place = tuple(
+                record[n]
+                for n in (
+                    "dataset",
+                    "ratio",
+                    "seed",
+                    "representation",
+                    "encoder",
+                    "method",
+                    "settings",
+                )
+            )
+            if place not in kept or record["key"].endswith("/tuned"):
+                kept[place] = record
+    return list(kept.values())
+
+
+def means(
+    records: list[Record], measure: str, representation: str, encoder: str
+) -> dict[tuple[str, str, Setting], tuple[float, float, int]]:
+    """(method, settings, setting) → mean, standard deviation and number of draws."""
+    groups = defaultdict(list)
+    for record in latest(records):
+        if (record["representation"], record["encoder"]) == (representation, encoder):
+            value = (
+                record["seconds"]["score"]
+                if measure == "seconds"
+                else 100 * record["metrics"][measure]
+            )
+            setting = Setting(record["dataset"], record["ratio"])
+            groups[record["method"], record["settings"], setting].append(value)
+    return {
+        key: (float(np.mean(values)), float(np.std(values)), len(values))
+        for key, values in groups.items()
+    }
+
+
+def measure_table(
+    records: list[Record], measure: str, representation: str, encoder: str, settings: list[Setting]
+) -> Table | None:
+    """AUROC, AUPR or FPR@95 of every method; None where nothing was run."""
+    found = means(records, measure, representation, encoder)
+    settings = [s for s in settings if any(key[2] == s for key in found)]
+    if not settings:
+        return None
+    rows = []
+    for group, methods in (("label-blind", BLIND), ("label-aware", AWARE)):
+        for method in methods:
+            if representation == "pretrained" and method in CLASSIFIER:
+                continue
+            rows.append(_row(group, method, PAPER, found, settings, measure, representation))
+            if method in NNK:
+                rows.append(_row(group, method, OURS, found, settings, measure, representation))
+        if group == "label-blind":
+            rows.append(_row(group, "nnk-means", SMALL, found, settings, measure, representation))
+    rows = [row for row in rows if any(row.cells.values())]
+    titles = {
+        "pretrained": "pre-trained",
+        "finetuned": "fine-tuned",
+        "contrastive": "margin-contrastive",
+    }
+    return Table(
+        f"{MEASURES[measure]}, {titles[representation]} {encoder}",
+        "mean ± standard deviation over draws; in brackets the paper's number and the difference. "
+        "“ours”: our defaults, nothing tuned; “small”: ours at 13 % of the rows.",
+        [setting.title for setting in settings],
+        _with_best(rows, lower=measure == "fpr_at_95"),
+    )
+
+
+def _row(
+    group: str, method: str, kind: str, found: Any, settings: list[Setting], measure: str, rep: str
+) -> Row:
+    name = NAMES[method] + {PAPER: "", OURS: " (ours)", SMALL: " (ours, small)"}[kind]
+    cells: dict[str, Cell | None] = {}
+    for setting in settings:
+        values = found.get((method, kind, setting))
+        told = printed(method, *setting, rep, measure) if kind == PAPER else None
+        if values is None:
+            cells[setting.title] = None
+        else:
+            mean, spread, draws = values
+            cells[setting.title] = Cell(mean, spread, draws, told)
+    return Row(group, name, cells)
+
+
+def _with_best(rows: list[Row], *, lower: bool) -> list[Row]:
+    pick = min if lower else max
+    best: dict[tuple[str, str], float] = {}
+    for row in rows:
+        for column, cell in row.cells.items():
+            if cell is not None:
+                place = row.group, column
+                best[place] = pick(best.get(place, cell.mean), cell.mean)
+    return [
+        row._replace(
+            cells={
+                column: None
+                if cell is None
+                else cell._replace(best=round(cell.mean, 2) == round(best[row.group, column], 2))
+                for column, cell in row.cells.items()
+            }
+        )
+        for row in rows
+    ]
+
+
+def time_table(records: list[Record], representation: str, encoder: str) -> Table | None:
+    """Seconds to score the test set, over all ratios of a dataset."""
+    found = means(records, "seconds", representation, encoder)
+    datasets = [name for name in RATIOS if any(key[2].dataset == name for key in found)]
+    if not datasets:
+        return None
+    rows = []
+    for group, methods in (("label-blind", BLIND), ("label-aware", AWARE)):
+        for method in methods:
+            for kind in (PAPER, OURS):
+                cells: dict[str, Cell | None] = {}
+                for dataset in datasets:
+                    values = [
+                        value
+                        for key, value in found.items()
+                        if key[:2] == (method, kind) and key[2].dataset == dataset
+                    ]
+                    told = printed(method, dataset, 0, "finetuned", "seconds")
+                    cells[TITLES[dataset]] = (
+                        Cell(
+                            float(np.mean([v[0] for v in values])),
+                            float(np.std([v[0] for v in values])),
+                            sum(v[2] for v in values),
+                            told if kind == PAPER else None,
+                        )
+                        if values and method not in CLASSIFIER
+                        else None
+                    )
+                name = NAMES[method] + (" (ours)" if kind == OURS else "")
+                rows.append(Row(group, name, cells))
+    rows = [row for row in rows if any(row.cells.values())]
+    return Table(
+        f"Inference time in seconds ↓, {representation} {encoder}",
+        "to score the test set after embedding, on 2 CPU cores (the paper: one V100 GPU; its KNN "
+        "asked for 10,000 neighbours of each query, ours is an honest 1-NN)",
+        [TITLES[name] for name in datasets],
+        _with_best(rows, lower=True),
+        digits=3,
+    )
+
+
+def choice_table(records: list[Record]) -> list[list[str]]:
+    """Hyper-parameters tuned here and chosen in the paper: rows of text."""
+    told = {
+        (o.method, o.dataset, o.ratio, o.representation): o.value
+        for o in published()
+        if o.measure == "hyper_parameters"
+    }
+    out = []
+    for record in records:
+        if record.get("kind") == "choice":
+            place = record["method"], record["dataset"], record["ratio"], record["representation"]
+            setting = Setting(record["dataset"], record["ratio"])
+            here = " ".join(f"{value:g}" for value in record["chosen"])
+            out.append(
+                [
+                    setting.title,
+                    record["representation"],
+                    NAMES[record["method"]],
+                    here,
+                    told.get(place, "–"),
+                ]
+            )
+    return out
