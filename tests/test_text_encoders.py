@@ -46,6 +46,16 @@ def test_a_text_is_encoded_alike_alone_and_in_company(tiny):
         np.testing.assert_allclose(encoder.encode([TEXTS[i]])[0], whole[i], atol=1e-6)
 
 
+def test_texts_that_are_cut_are_told_once(tiny, caplog):
+    encoder = make_encoder(tiny)
+    encoder.encode(["pay my bill " * 11 + "x"] * 2 + ["open the door"])
+    encoder.encode(["pay my bill " * 99])
+    assert [record.getMessage() for record in caplog.records] == [
+        "2 of 3 texts are longer than the 32 tokens that the encoder reads; it does not see "
+        "their ends"
+    ]
+
+
 def test_a_layer_is_the_mean_over_its_real_tokens(tiny):
     import torch
 

@@ -11,9 +11,10 @@ import torch
 from tiny import labelled_texts, tiny_encoder
 
 import outscope
-from outscope import InputError, ModelFileError, TextDetector, make_encoder
+from outscope import BLOODDetector, InputError, ModelFileError, TextDetector, make_encoder
 from outscope.cli import main
 from outscope.text.classifier import Classifier
+from outscope.text.encoders import TransformerEncoder
 from outscope.text.losses import margin_contrastive
 from outscope.text.smoothness import squared_norms
 from outscope.text.training import Plan, blocks_of, train
@@ -126,6 +127,11 @@ def test_smoothness_of_a_text_does_not_depend_on_its_neighbours(trained):
     whole = encoder.features(TEXTS[:20], "smoothness")
     assert whole.shape == (20, 2)
     assert (whole > 0).all()
+    many = TransformerEncoder(trained, pairs=400)
+    last = many.features(TEXTS[:5], "last-smoothness")
+    assert last.shape == (5, 1)
+    every = many.features(TEXTS[:5], "smoothness")  # other draws of the same quantity
+    np.testing.assert_allclose(last[:, 0], every[:, -1], rtol=0.6)
     np.testing.assert_allclose(encoder.features(TEXTS[7:8], "smoothness")[0], whole[7], rtol=1e-3)
 
 
@@ -135,6 +141,11 @@ def test_classifier_methods_from_texts_to_a_saved_folder(trained, method, tmp_pa
     verdicts = detector.set_threshold(value=1e9).predict(TEXTS)
     if method != "blood":
         assert np.mean([v.label == y for v, y in zip(verdicts, LABELS, strict=True)]) > 0.95
+    if method == "blood":
+        assert detector.detector_.needs == "last-smoothness"
+        assert (
+            TextDetector(str(trained), BLOODDetector("mean")).fit(TEXTS).ood_score(TEXTS).min() > 0
+        )
     detector.save(tmp_path / "model")
     back = outscope.load(tmp_path / "model")
     np.testing.assert_allclose(back.ood_score(TEXTS[:5]), detector.ood_score(TEXTS[:5]), rtol=1e-5)

@@ -19,7 +19,7 @@ from outscope.detector import Detector
 class ConfidenceDetector(Detector):
     """Base of detectors whose score is a formula: fit only sets the threshold."""
 
-    needs = "logits"
+    _rows_are = "logits"
 
     def __init__(self, *, contamination: float = 0.05) -> None:
         self.contamination = contamination
@@ -83,16 +83,21 @@ class D2UDetector(ConfidenceDetector):
 class BLOODDetector(ConfidenceDetector):
     """How rough the network is around an input (Jelenić et al. 2024).
 
-    X are smoothness estimates (n, transitions), as `TextClassifier.smoothness` gives: squared
-    Frobenius norms of the Jacobians between layers. `layers` is "last" (into the logits) or "mean".
+    X are estimates (n, transitions) of the squared Frobenius norms of the Jacobians between layers,
+    which a fine-tuned encoder gives as "smoothness". `layers` is "last" (the one into the logits,
+    which is all that is computed then) or "mean".
     """
 
-    needs = "smoothness"
     _rules = {"layers": one_of("last", "mean")}
 
     def __init__(self, layers: str = "last", *, contamination: float = 0.05) -> None:
         self.layers = layers
         self.contamination = contamination
+
+    @property
+    def needs(self) -> str:
+        """Smoothness of all transitions, or of the last alone."""
+        return "smoothness" if self.layers == "mean" else "last-smoothness"
 
     def _formula(self, rows: FloatArray) -> FloatArray:
         return rows[:, -1].copy() if self.layers == "last" else rows.mean(axis=1)

@@ -29,9 +29,13 @@ class Detector(OutlierMixin, BaseEstimator):
     """
 
     contamination: float
-    # What a row of X is: "embedding", or what only a classifier can give, "logits", "smoothness".
-    needs: ClassVar[str] = "embedding"
+    _rows_are: ClassVar[str] = "embedding"
     _rules: dict[str, Rule] = {}
+
+    @property
+    def needs(self) -> str:
+        """What a row of X is: "embedding", or what only a classifier can give, as "logits"."""
+        return self._rows_are
 
     @abstractmethod
     def _learn(self, X: Matrix, y: Any) -> FloatArray:

@@ -25,7 +25,7 @@ def embed_arguments(embed: argparse.ArgumentParser) -> None:
     embed.add_argument(
         "--kind",
         default="embedding",
-        choices=("embedding", "logits", "smoothness"),
+        choices=("embedding", "logits", "smoothness", "last-smoothness"),
         help="what to compute; logits and smoothness need a fine-tuned encoder",
     )
     embed.add_argument("--layer", type=int, help="masked mean of this layer, as -2 (penultimate)")

@@ -69,11 +69,11 @@ class Store:
         return Features(data, train, validation, test, logits, encoder.name)
 
     def smoothness(self, task: Task, representation: str) -> Matrix:
-        """BLOOD's rows of the test texts."""
+        """BLOOD's rows of the test texts, for the transition into the logits."""
         features = self.features(task, representation)
         encoder = self.encoder_for(task, representation, features.data)
         self.tell(f"smoothness of {len(features.data.test.texts):,} texts")
-        return encoder.features(features.data.test.texts, "smoothness", cache=self.cache)
+        return encoder.features(features.data.test.texts, "last-smoothness", cache=self.cache)
 
     def encoder_for(self, task: Task, representation: str, data: TaskData) -> TransformerEncoder:
         """The encoder of a representation, trained if it is not there yet."""

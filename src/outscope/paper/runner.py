@@ -154,7 +154,7 @@ def _rows_for(
     if detector.needs == "logits":
         assert features.logits is not None
         return features.logits
-    if detector.needs == "smoothness":
+    if detector.needs == "last-smoothness":
         # Its fit only sets a threshold, which no measure here uses.
         test = store.smoothness(job.task, job.representation)
         return test, test

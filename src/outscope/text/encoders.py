@@ -61,7 +61,11 @@ class Encoder(ABC):
         cache: VectorCache | None = None,
         advance: Advance = _silent,
     ) -> Matrix:
-        """Rows of one kind ("embedding", "logits", "smoothness") for all texts, float32."""
+        """Rows of one kind for all texts, float32.
+
+        "embedding"; from a fine-tuned encoder also "logits", "smoothness" (of every transition
+        between blocks) and "last-smoothness" (of the one into the logits).
+        """
         if cache is None or not self.cacheable:
             return self._compute(texts, kind, advance)
         space = self.space(kind)
@@ -173,13 +177,13 @@ class TransformerEncoder(Encoder):
         size = self.batch_size
         if kind == "logits":
             return loaded.logits(texts, batch_size=size, advance=advance)
-        if kind == "smoothness":
+        if kind in ("smoothness", "last-smoothness"):
             from outscope.text.smoothness import smoothness
 
             return network.run(
                 texts,
                 lambda tokens: smoothness(
-                    loaded, tokens, pairs=self.pairs, seed=self.seed, last_only=False
+                    loaded, tokens, pairs=self.pairs, seed=self.seed, last_only=kind[0] == "l"
                 ),
                 batch_size=size,
                 advance=advance,

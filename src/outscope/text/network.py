@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ from transformers.utils import logging as transformers_logging
 
 from outscope._types import Matrix
 from outscope.errors import InputError
+
+logger = logging.getLogger("outscope")
 
 # Texts that are tokenised and sorted by length together; bounds memory on endless input.
 TEXTS_AT_A_TIME = 8192
@@ -51,6 +54,7 @@ class Network:
         self.model: SentenceTransformer = source
         self.model.eval()
         self.tokenizer: Any = self.model.tokenizer
+        self._told = False
         longest = self.model.max_seq_length or 512
         self.max_length = min(longest, max_length) if max_length else longest
 
@@ -79,7 +83,22 @@ class Network:
             max_length=self.max_length,
             padding=False,
         )
+        self._tell_of_cuts(found)
         return [{name: found[name][i] for name in found} for i in range(len(texts))]
+
+    def _tell_of_cuts(self, found: Any) -> None:
+        """Say once that texts are longer than the network reads; nothing is cut in silence."""
+        encodings = found.encodings or []
+        cut = sum(bool(encoding.overflowing) for encoding in encodings)
+        if cut and not self._told:
+            self._told = True
+            logger.warning(
+                "%d of %d texts are longer than the %d tokens that the encoder reads; it does not "
+                "see their ends",
+                cut,
+                len(encodings),
+                self.max_length,
+            )
 
     def pad(self, tokens: Sequence[dict[str, Any]]) -> Tokens:
         """A batch of tokens as tensors on the network's device."""
