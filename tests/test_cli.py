@@ -222,7 +222,7 @@ def test_bad_options_get_one_clear_line(files, tmp_path, capsys):
     failed(capsys, "use --method knn", "fit", train, "--set", "method=knn", *out)
     failed(capsys, "--top 0", "explain", files / "model", train, "--top", "0")
     failed(capsys, "bananas", "fit", train, "--set", "bananas=1", *out)
-    failed(capsys, "contamination=2", "fit", train, "--fpr", "2", *out)
+    failed(capsys, "--fpr 2", "fit", train, "--fpr", "2", *out)
     failed(capsys, "unknown ending", "score", files / "model", train, "--out", tmp_path / "x.xml")
     failed(capsys, "make it first", "score", files / "model", train, "--out", tmp_path / "no/x.csv")
     failed(capsys, "--row 999", "explain", files / "model", train, "--row", "999")

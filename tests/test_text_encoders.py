@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -97,8 +98,9 @@ def test_nothing_is_computed_twice(tiny, tmp_path, monkeypatch):
 def test_a_broken_cache_is_said_once_and_worked_without(tiny, tmp_path, caplog):
     (tmp_path / "vectors.sqlite").write_bytes(b"this is no database" * 100)
     encoder, cache = make_encoder(tiny), VectorCache(tmp_path)
-    rows = encoder.features(TEXTS, cache=cache)
-    np.testing.assert_array_equal(rows, encoder.features(TEXTS))
+    short = TEXTS[:40]
+    rows = encoder.features(short, cache=cache)
+    np.testing.assert_array_equal(rows, encoder.features(short))
     assert len(caplog.records) == 1
     assert "going on without it" in caplog.text
 
@@ -127,8 +129,6 @@ def test_a_cache_is_shared_by_threads(tiny, tmp_path):
 
 
 def test_a_fingerprint_is_that_of_the_files(tiny, tmp_path):
-    import shutil
-
     copied = tmp_path / "elsewhere"
     shutil.copytree(tiny, copied)
     assert folder_fingerprint(copied) == folder_fingerprint(tiny)
@@ -137,6 +137,23 @@ def test_a_fingerprint_is_that_of_the_files(tiny, tmp_path):
     assert TransformerEncoder(tiny).fingerprint() != TransformerEncoder(tiny, layer=1).fingerprint()
     shout = FunctionEncoder(lambda texts: [[len(t), 2.0] for t in texts])
     assert shout.fingerprint() != FunctionEncoder(lambda t: [[1.0, 0.0]] * len(t)).fingerprint()
+
+
+def test_a_changed_file_changes_the_fingerprint_at_once(tiny, tmp_path):
+    folder = shutil.copytree(tiny, tmp_path / "mine")
+    before = folder_fingerprint(folder)
+    weights_file = folder / "model.safetensors"
+    weights_file.write_bytes(weights_file.read_bytes()[:-1] + b"!")
+    assert folder_fingerprint(folder) != before
+
+
+def test_damaged_weights_and_devices_that_are_not_there_get_one_line(tiny, tmp_path):
+    folder = shutil.copytree(tiny, tmp_path / "mine")
+    (folder / "model.safetensors").write_bytes(b"cut")
+    with pytest.raises(InputError, match="cannot be loaded"):
+        make_encoder(folder).encode(["a"])
+    with pytest.raises(InputError, match="device='abacus' cannot be used"):
+        TransformerEncoder(tiny, device="abacus").encode(["a"])
 
 
 def test_the_packaged_weights_are_checked(tmp_path, monkeypatch):
@@ -181,6 +198,8 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path):
         ([1], r"texts\[0\] is a int"),
         (["a", None], r"texts\[1\] is a NoneType"),
         (["a", float("nan")], r"texts\[1\] is a float"),
+        ({"text": ["a"]}, "is a table"),
+        (["a", "b\ud800"], r"texts\[1\] holds half of a surrogate pair at position 1"),
     ],
 )
 def test_what_is_no_list_of_texts_is_refused(texts, words):

@@ -51,6 +51,10 @@ def test_every_method_of_embeddings_reads_texts(tiny, method, tmp_path):
     assert set(inside) <= set(LABELS)
     detector.save(tmp_path / "model")
     np.testing.assert_array_equal(outscope.load(tmp_path / "model").ood_score(FAR), scores[6:])
+    # The same with the detector given as an object, which is saved too.
+    given = TextDetector(tiny, detector._new_detector(), holdout=20).fit(TEXTS, LABELS)
+    given.save(tmp_path / "given")
+    np.testing.assert_array_equal(outscope.load(tmp_path / "given").ood_score(FAR), scores[6:])
 
 
 def test_classes_are_named(tiny):
@@ -104,6 +108,40 @@ def test_another_encoder_is_refused(tiny, tmp_path):
         outscope.load(tmp_path / "model").ood_score(FAR)
 
 
+def test_a_damaged_or_missing_encoder_is_told_and_saving_repairs_it(tiny, tmp_path):
+    own = shutil.copytree(tiny, tmp_path / "own")
+    detector = TextDetector(str(own)).fit(TEXTS)
+    detector.save(tmp_path / "model")
+    (part,) = (tmp_path / "model").glob("encoder-*")
+    (part / "model.safetensors").write_bytes(b"cut")
+    detector.save(tmp_path / "model")
+    assert outscope.load(tmp_path / "model").ood_score(FAR).shape == (3,)
+    TextDetector(TransformerEncoder(tiny, layer=1)).fit(TEXTS).save(tmp_path / "model")
+    assert len(list((tmp_path / "model").glob("encoder-*"))) == 1
+    (own / "model.safetensors").write_bytes(b"other")
+    with pytest.raises(ModelFileError, match="changed since the fit"):
+        detector.save(tmp_path / "again")
+    shutil.rmtree(next((tmp_path / "model").glob("encoder-*")))
+    with pytest.raises(ModelFileError, match="is missing; copy the whole folder"):
+        outscope.load(tmp_path / "model")
+
+
+def test_held_out_texts_are_enough_for_the_rate_or_none_are_taken(tiny):
+    texts = [f"{text} {i}" for i, text in enumerate(TEXTS * 10)]
+    for rate, held in ((0.05, 60), (0.01, 99), (0.001, 0)):
+        detector = TextDetector(tiny, contamination=rate).fit(texts).detector_
+        assert len(getattr(detector, "calibration_scores_", ())) == held
+    own = TextDetector(tiny, NNKDetector(contamination=0.2)).fit(TEXTS)
+    assert own.detector_.contamination == 0.2
+
+
+def test_explanations_point_to_the_texts_that_were_given(tiny):
+    texts = [f"{text} {i}" for i, text in enumerate(TEXTS * 7)]
+    detector = TextDetector(tiny).fit(texts)
+    for line, text in zip(detector.remembered_lines_, detector.remembered_texts_, strict=True):
+        assert texts[line] == text
+
+
 def test_a_function_must_be_given_again(tmp_path):
     def lengths(texts):
         return [[len(t), t.count("o"), 1.0] for t in texts]
@@ -150,10 +188,17 @@ def test_what_is_asked_too_early_or_of_nothing(tiny):
         lambda: detector.ood_score(FAR),
         lambda: detector.threshold_,
         lambda: detector.predict(FAR),
+        lambda: detector.is_ood(FAR),
+        lambda: detector.p_value(FAR),
+        lambda: detector.calibrate(FAR),
+        lambda: detector.set_threshold(fpr=0.1),
+        lambda: detector.judge(np.ones((1, 32))),
     ):
-        with pytest.raises((NotFittedError, AttributeError)):
+        with pytest.raises(NotFittedError):
             use()
     detector.fit(TEXTS)
+    with pytest.raises(InputError, match="1 empty texts"):
+        detector.calibrate([*TEXTS, ""])
     with pytest.raises(InputError, match="0 texts"):
         detector.ood_score([])
     with pytest.raises(InputError, match="calibrat"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -75,6 +76,8 @@ def test_only_line_feeds_end_a_text(tmp_path):
         ("a.jsonl", b'{"text": 5}\n', "row 1 is a int"),
         ("a.jsonl", b'{"text": "a"}\n{"label": "b"}\n', "text of row 2 is missing"),
         ("a.csv", b"text,label\nhi,\n", "label of row 1 is missing"),
+        ("a.csv", b"text,label\nhello, how are you,pay\n", "line 2 has 3 fields for 2 columns"),
+        ("a.csv", b"text,text\na,b\n", "names a column twice"),
         ("a.parquet", b"PAR1", "cannot be read as parquet"),
         ("a.docx", b"x", "not a kind of file that holds texts"),
     ],
@@ -96,11 +99,31 @@ def test_missing_files_folders_and_columns_of_lines(tmp_path):
 
 
 def test_a_stream_is_read_in_parts_and_its_damage_has_a_line():
-    parts = list(stream_texts(io.BytesIO(b"a\nb\r\nc"), 2))
-    assert parts == [["a", "b"], ["c"]]
+    parts = list(stream_texts(io.BytesIO(b"\xef\xbb\xbfa\nb\r\nd\nc"), 2))
+    assert parts == [["a", "b"], ["d"], ["c"]]
     assert list(stream_texts(io.BytesIO(b""), 2)) == []
-    with pytest.raises(InputError, match="line 2 of standard input is not UTF-8"):
-        list(stream_texts(io.BytesIO(b"a\n\xfe\n"), 9))
+    damaged = stream_texts(io.BytesIO(b"a\nb\n\xfe\n"), 9)
+    assert next(damaged) == ["a", "b"]
+    with pytest.raises(InputError, match="line 3 of standard input is not UTF-8"):
+        next(damaged)
+
+
+def test_a_stream_is_answered_as_it_comes():
+    """A line that is there is handed on, though more may follow."""
+    read, write = os.pipe()
+    with os.fdopen(read, "rb") as stream, os.fdopen(write, "wb", buffering=0) as source:
+        parts = stream_texts(stream, 1000)
+        source.write(b"first\nhalf of")
+        assert next(parts) == ["first"]
+        source.write(b" the second\n")
+        assert next(parts) == ["half of the second"]
+
+
+def test_empty_lines_keep_their_place_and_unused_labels_may_be_missing(tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\npay,a\n\nsend,\n\n")
+    assert read_texts(str(tmp_path / "a.csv"), labels=False) == (["pay", "", "send"], None)
+    with pytest.raises(InputError, match="label of row 2 is missing"):
+        read_texts(str(tmp_path / "a.csv"))
 
 
 def test_embeddings_are_not_taken_for_texts(tmp_path):

@@ -139,7 +139,9 @@ def test_smoothness_of_a_text_does_not_depend_on_its_neighbours(trained):
 def test_classifier_methods_from_texts_to_a_saved_folder(trained, method, tmp_path):
     detector = TextDetector(str(trained), method, holdout=20).fit(TEXTS, LABELS)
     verdicts = detector.set_threshold(value=1e9).predict(TEXTS)
-    if method != "blood":
+    if method == "blood":
+        assert {v.label for v in verdicts} == {None}
+    else:
         assert np.mean([v.label == y for v, y in zip(verdicts, LABELS, strict=True)]) > 0.95
     if method == "blood":
         assert detector.detector_.needs == "last-smoothness"
@@ -173,6 +175,15 @@ def test_bad_labels_and_full_folders_are_refused(tiny, tmp_path):
         train(tiny, TEXTS, ["a"] * 60, tmp_path / "a", plan=PLAN)
     with pytest.raises(InputError, match="3 values"):
         train(tiny, TEXTS, ["a"] * 3, tmp_path / "a", plan=PLAN)
+    with pytest.raises(InputError, match="1 texts are empty"):
+        train(tiny, [*TEXTS[1:], " "], LABELS, tmp_path / "a", plan=PLAN)
+    with pytest.raises(InputError, match="no training text has: other"):
+        train(tiny, TEXTS, LABELS, tmp_path / "a", plan=PLAN, validation=(["a"], ["other"]))
+    with pytest.raises(InputError, match="seed=-1"):
+        train(tiny, TEXTS, LABELS, tmp_path / "a", plan=Plan(seed=-1))
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="is a file"):
+        train(tiny, TEXTS, LABELS, tmp_path / "file", plan=PLAN)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thing").touch()
     with pytest.raises(InputError, match="not empty"):
@@ -221,6 +232,15 @@ def test_finetune_embed_fit_and_score_by_command(tiny, tmp_path, capsys, monkeyp
     out, _ = run("eval", tmp_path / "model", "--inside", tmp_path / "train.csv",
                  "--outside", tmp_path / "far.txt")  # fmt: skip
     assert '"auroc"' in out
+    (tmp_path / "held.txt").write_text("\n".join(TEXTS[:40]) + "\n\n")
+    _, err = run("fit", tmp_path / "train.csv", "--text-column", "text", "--encoder", tiny,
+                 "--calibrate", tmp_path / "held.txt", "--skip-empty", "--method", "c-nnk-means",
+                 "--out", tmp_path / "model2")  # fmt: skip
+    assert "threshold from training" not in err
+    out, _ = run("explain", tmp_path / "model2", tmp_path / "far.txt")
+    assert '"texts"' in out
+    assert main(["fit", str(tmp_path / "held.txt"), "--fpr", "0", "--out", "x"]) == 2
+    assert "--fpr 0.0: expected" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "torch", None)
     assert main(["finetune", str(tmp_path / "train.csv"), "--out", str(tmp_path / "e2")]) == 2
     assert "pip install 'outscope[text]'" in capsys.readouterr().err

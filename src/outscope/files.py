@@ -140,6 +140,8 @@ def check_writable(path: Path) -> None:
     """Refuse a result file of an unknown kind before any work is done."""
     if path.suffix.lower() not in (".jsonl", ".csv", ".parquet", ".npy"):
         raise InputError(f"{path} has an unknown ending; give a {WRITABLE} file")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; give the name of a file to write")
     if not (path.parent or Path()).is_dir():
         raise InputError(f"the folder of {path} does not exist; make it first")
     if path.suffix.lower() == ".parquet":

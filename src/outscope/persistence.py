@@ -6,6 +6,7 @@ Nothing in a file is ever executed: classes are looked up by name in a table giv
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import hashlib
 import json
 import os
@@ -95,7 +96,8 @@ def unpack(
     )
     for name, item in value["fitted"].items():
         setattr(estimator, name, unpack(item, arrays, classes))
-    if hasattr(estimator, "prepare"):
+    # An unfitted estimator (a setting of another one) has nothing to prepare from.
+    if value["fitted"] and hasattr(estimator, "prepare"):
         estimator.prepare()
     return estimator
 
@@ -125,6 +127,7 @@ def write(
         "python": platform.python_version(),
         "arrays": f"arrays-{uuid.uuid4().hex[:16]}.safetensors",
         "arrays_sha256": digest,
+        "attached": None if attached is None else attached[0],
         "state": state,
     }
     manifest["checksum"] = _checksum(manifest)
@@ -134,7 +137,7 @@ def write(
         if folder.is_dir() and not _is_ours(folder):
             raise InputError(f"{folder} holds other files; give a new folder to save to")
         folder.mkdir(parents=True, exist_ok=True)
-        replaced = _arrays_named_by(folder)
+        replaced, left_over = _arrays_named_by(folder), _attached_to(folder)
         if attached is not None:
             _attach(folder / attached[0], attached[1])
         _place(folder / manifest["arrays"], payload)
@@ -143,11 +146,25 @@ def write(
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror or error}") from error
     _tidy(folder, replaced)
+    if left_over is not None and left_over != manifest["attached"]:
+        shutil.rmtree(folder / left_over, ignore_errors=True)
+
+
+def _attached_to(folder: Path) -> str | None:
+    """Name of the folder that the model in a folder brought with it."""
+    try:
+        name = json.loads((folder / MANIFEST).read_bytes())["attached"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return name if isinstance(name, str) and _ATTACHED.fullmatch(name) else None
 
 
 def _attach(target: Path, files: Mapping[str, Path]) -> None:
-    """Copy files into a folder that appears when it is whole; one that is there is the same."""
-    if target.is_dir():
+    """Copy files into a folder that appears when it is whole; one that is damaged is replaced."""
+    if target.is_dir() and all(
+        (target / name).is_file() and filecmp.cmp(source, target / name, shallow=False)
+        for name, source in files.items()
+    ):
         return
     aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=".writing-"))
     try:
@@ -155,6 +172,8 @@ def _attach(target: Path, files: Mapping[str, Path]) -> None:
             (aside / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, aside / name)
         aside.chmod(0o755)
+        if target.is_dir():
+            shutil.rmtree(target)
         aside.rename(target)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)

@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from outscope.errors import InputError, require
 
@@ -46,15 +46,26 @@ def _split(source: str) -> tuple[Path, str | None]:
     return path, None
 
 
+def has_lines_only(source: str) -> bool:
+    """Whether a source has no columns."""
+    return source == STDIN or _split(source)[0].suffix.lower() in LINES
+
+
 def read_texts(
-    source: str, text_column: str | None = None, label_column: str | None = None
+    source: str,
+    text_column: str | None = None,
+    label_column: str | None = None,
+    *,
+    labels: bool = True,
 ) -> Texts:
     """Texts of a file or, for "-", of standard input, a text a line.
 
-    The text column is "text" unless named; labels are taken from the column named, or from one
-    called "label".
+    The text column is "text" unless named; labels, where they are wanted, are taken from the
+    column named, or from one called "label".
     """
     if source == STDIN:
+        if text_column or label_column:
+            raise InputError("standard input has no columns, only lines; give a file with columns")
         found = [line for part in stream_texts(sys.stdin.buffer, 65536) for line in part]
         return _some(Texts(found, None), "standard input")
     path, column = _split(source)
@@ -69,7 +80,7 @@ def read_texts(
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = _column(path, names, column or text_column, "text", "--text-column")
     label = label_column
-    if label is None and "label" in names and text != "label":
+    if labels and label is None and "label" in names and text != "label":
         label = "label"
     texts = [_value(path, i, row.get(text), text) for i, row in enumerate(rows)]
     if label is None:
@@ -91,22 +102,34 @@ def _checked_suffix(path: Path) -> str:
     return suffix
 
 
-def stream_texts(stream: IO[bytes], size: int) -> Iterator[list[str]]:
-    """Lines of a stream as texts, up to `size` at a time, without waiting for its end."""
-    part: list[str] = []
-    for number, line in enumerate(stream, 1):
+def stream_texts(stream: Any, size: int) -> Iterator[list[str]]:
+    """Lines of a stream as texts: whatever can be read now, at most `size` at a time."""
+    rest, number = b"", 0
+    while chunk := stream.read1(1 << 16):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for start in range(0, len(lines), size):
+            yield from _decoded(lines[start : start + size], number)
+            number += len(lines[start : start + size])
+    if rest:
+        yield from _decoded([rest], number)
+
+
+def _decoded(lines: list[bytes], before: int) -> Iterator[list[str]]:
+    """Lines as one list of texts; those before a damaged one are handed on first."""
+    texts: list[str] = []
+    for number, line in enumerate(lines, before + 1):
         try:
-            part.append(line.decode("utf-8").removesuffix("\n").removesuffix("\r"))
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
+            if texts:
+                yield texts
             raise InputError(
                 f"line {number} of standard input is not UTF-8 (byte {error.start} of it is "
                 f"0x{line[error.start]:02x}); convert it first, as with iconv -t UTF-8"
             ) from error
-        if len(part) >= size:
-            yield part
-            part = []
-    if part:
-        yield part
+        texts.append(text.removesuffix("\r"))
+    if texts:
+        yield texts
 
 
 def decode(content: bytes, path: Path) -> str:
@@ -140,14 +163,30 @@ def _rows(path: Path, suffix: str) -> list[dict[str, Any]]:
     text = decode(path.read_bytes(), path)
     if suffix in (".jsonl", ".ndjson"):
         return list(_json_rows(path, _lines(text)))
+    return _csv_rows(path, text, "\t" if suffix == ".tsv" else ",")
+
+
+def _csv_rows(path: Path, text: str, mark: str) -> list[dict[str, Any]]:
     csv.field_size_limit(2**31 - 1)
-    reader = csv.DictReader(
-        io.StringIO(text, newline=""), delimiter="\t" if suffix == ".tsv" else ","
-    )
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark)
+    rows: list[dict[str, Any]] = []
     try:
-        return [{k: v for k, v in row.items() if k is not None} for row in reader]
+        names = next(reader, [])
+        if len(set(names)) < len(names):
+            raise InputError(f"{path} names a column twice: {', '.join(names)}")
+        for values in reader:
+            if len(values) > len(names):
+                raise InputError(
+                    f"{path}: line {reader.line_num} has {len(values)} fields for {len(names)} "
+                    "columns; put texts that hold the separator in double quotes"
+                )
+            # An empty line is an empty text, so that results stay in step with lines.
+            rows.append(dict(zip(names, values or [""] * len(names), strict=False)))
     except csv.Error as error:
         raise InputError(f"{path} cannot be read at line {reader.line_num}: {error}") from error
+    while rows and not any(rows[-1].values()):
+        rows.pop()
+    return rows
 
 
 def _parquet(path: Path, read: str) -> Any:

@@ -16,6 +16,9 @@ from outscope.errors import OutscopeError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 = done, 2 = the input was not usable, 130 = interrupted."""
     options = _parser().parse_args(arguments)
+    if sys.stdout is None:
+        say("outscope: standard output is closed; redirect it to a file or to /dev/null")
+        return 2
     try:
         options.run(options)
         sys.stdout.flush()

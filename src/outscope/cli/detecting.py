@@ -91,15 +91,19 @@ def fit(options: Any) -> None:
     from outscope.methods import METHODS, make_detector
 
     settings = settings_of(options.set)
+    if not 0 < options.fpr < 0.5:
+        raise InputError(f"--fpr {options.fpr}: expected a rate between 0 and 0.5")
     detector = make_detector(
         options.method, preset=options.preset, **{"contamination": options.fpr, **settings}
     )
     if "random_state" in detector.get_params() and "random_state" not in settings:
         detector.set_params(random_state=options.seed)
-    items = _with_labels(read_items(options.items, options), options)
+    items = _with_labels(read_items(options.items, options, labels=True), options)
     if items.labels is None and METHODS[options.method].labels == "aware":
         say("no labels given: everything counts as one class")
-    held_out = None if options.calibrate is None else read_items(options.calibrate, options)
+    held_out = None
+    if options.calibrate is not None:
+        held_out = _without_empty(read_items(options.calibrate, options, beside=True), options)
     start = time.perf_counter()
     model: Any = detector
     if items.texts is not None:
@@ -112,8 +116,7 @@ def fit(options: Any) -> None:
         else:
             model.fit(items.rows, items.labels)
         if held_out is not None:
-            rows = rows_for(model, held_out, options.calibrate)
-            getattr(model, "detector_", model).calibrate(rows, fpr=options.fpr)
+            _calibrate(model, held_out, options)
     model.save(options.out)
     seconds = time.perf_counter() - start
     say(f"saved {options.out}: {size(model)}, fitted in {seconds:.1f} s")
@@ -126,11 +129,25 @@ def _with_labels(items: Items, options: Any) -> Items:
         from outscope.files import read_labels
 
         items = replace(items, labels=read_labels(options.labels))
+        if len(items.labels) != len(items):
+            raise InputError(
+                f"{options.labels} has {len(items.labels)} labels for {len(items)} {items.noun} "
+                f"in {options.items}"
+            )
     elif items.labels is not None:
         say(f"labels: {len(set(items.labels))} classes")
+    return _without_empty(items, options)
+
+
+def _calibrate(model: Any, held_out: Items, options: Any) -> None:
+    if held_out.texts is not None and hasattr(model, "detector_"):
+        model.calibrate(held_out.texts, fpr=options.fpr)
+    else:
+        model.calibrate(rows_for(model, held_out, options.calibrate), fpr=options.fpr)
+
+
+def _without_empty(items: Items, options: Any) -> Items:
     if items.texts is not None and options.skip_empty:
-        if items.labels is not None and len(items.labels) != len(items.texts):
-            raise InputError(f"{len(items.labels)} labels for {len(items.texts)} texts")
         kept = [i for i, text in enumerate(items.texts) if text.strip()]
         say(f"left out {len(items.texts) - len(kept)} empty texts")
         labels = None if items.labels is None else [items.labels[i] for i in kept]
@@ -143,9 +160,8 @@ def _text_detector(detector: Any, options: Any, held_out: Items | None) -> Any:
     from outscope.text.weights import DEFAULT
 
     return TextDetector(
-        options.encoder or DEFAULT,
+        DEFAULT if options.encoder is None else options.encoder,
         detector,
-        contamination=options.fpr,
         holdout="auto" if held_out is None else 0,
         cache=not options.no_cache,
         random_state=options.seed,
@@ -266,7 +282,7 @@ def evaluate(options: Any) -> None:
 
     model: Any = load(options.model)
     sources = (options.inside, options.outside)
-    parts = [read_items(source, options) for source in sources]
+    parts = [read_items(source, options, beside=True) for source in sources]
     total = sum(map(len, parts))
     with progress(f"scoring {total:,} {parts[0].noun}", total) as advance:
         scores = [
@@ -308,13 +324,10 @@ def explain(options: Any) -> None:
     found = detector.explain(
         rows_for(model, Items(texts, rows), options.items), n_atoms=options.top
     )
-    known = dict(
-        zip(
-            getattr(model, "remembered_rows_", ()),
-            getattr(model, "remembered_texts_", ()),
-            strict=True,
-        )
-    )
+    known = {}
+    if texts is not None:
+        lines = zip(model.remembered_lines_.tolist(), model.remembered_texts_, strict=True)
+        known = dict(zip(model.remembered_rows_.tolist(), lines, strict=True))
     if not sys.stdout.isatty():
         print_jsonl(_reasons(chosen, texts, found, known))
         return
@@ -327,7 +340,8 @@ def _reasons(chosen: Any, texts: Any, found: Any, known: Any) -> Iterator[dict[s
         record = {"row": row, **({} if texts is None else {"text": texts[place]}), **one.as_dict()}
         if known:
             for evidence in record["evidence"]:
-                evidence["texts"] = [known[r] for r in evidence["rows"]]
+                evidence["texts"] = [known[r][1] for r in evidence["rows"]]
+                evidence["rows"] = [known[r][0] for r in evidence["rows"]]
         yield record
 
 
@@ -340,7 +354,7 @@ def _show_reason(title: str, one: Any, known: Any) -> None:
             [
                 e.atom,
                 f"{e.share:.0%}",
-                "\n".join(known[r] for r in e.rows) if known else ", ".join(map(str, e.rows)),
+                "\n".join(known[r][1] for r in e.rows) if known else ", ".join(map(str, e.rows)),
                 ", ".join(dict.fromkeys(map(str, e.labels))),
             ]
             for e in one.evidence

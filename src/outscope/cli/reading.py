@@ -41,14 +41,19 @@ def column_arguments(command: argparse.ArgumentParser, *, labels: bool = False) 
         )
 
 
-def read_items(source: str, options: Any) -> Items:
-    """Read a file of texts or of embeddings."""
-    from outscope.texts import holds_texts, read_texts
+def read_items(source: str, options: Any, *, labels: bool = False, beside: bool = False) -> Items:
+    """Read a file of texts or of embeddings.
+
+    A file `beside` another one may be without the columns that the options name.
+    """
+    from outscope.texts import has_lines_only, holds_texts, read_texts
 
     text_column = getattr(options, "text_column", None)
-    label_column = getattr(options, "label_column", None)
+    label_column = getattr(options, "label_column", None) if labels else None
+    if beside and has_lines_only(source):
+        text_column = None
     if text_column or label_column or holds_texts(source):
-        found = read_texts(source, text_column, label_column)
+        found = read_texts(source, text_column, label_column, labels=labels)
         return Items(texts=found.texts, labels=found.labels)
     from outscope.files import read_matrix
 

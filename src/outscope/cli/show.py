@@ -21,10 +21,12 @@ def table(header: list[str], rows: list[list[Any]]) -> None:
     """A table for people."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     shown = Table(*header, box=None, pad_edge=False, header_style="bold")
     for row in rows:
-        shown.add_row(*(f"{v:.4f}" if isinstance(v, float) else str(v) for v in row))
+        # As it is: square brackets in a text are no markup.
+        shown.add_row(*(Text(f"{v:.4f}" if isinstance(v, float) else str(v)) for v in row))
     # A pipe or a log has no width of its own; one that tables fit into is better than 80.
     Console(width=None if sys.stdout.isatty() else WIDE).print(shown)
 

@@ -43,9 +43,9 @@ def embed(options: Any) -> None:
     check_writable(options.out)
     if options.out.suffix.lower() not in (".npy", ".parquet"):
         raise InputError(f"{options.out}: vectors are written as .npy or .parquet")
-    found = read_texts(options.items, options.text_column)
+    found = read_texts(options.items, options.text_column, labels=False)
     settings = {} if options.layer is None else {"layer": options.layer}
-    encoder = make_encoder(options.encoder or DEFAULT, **settings)
+    encoder = make_encoder(DEFAULT if options.encoder is None else options.encoder, **settings)
     cache = None if options.no_cache else VectorCache()
     with progress(f"embedding {len(found.texts):,} texts", len(found.texts)) as advance:
         rows = encoder.features(found.texts, options.kind, cache=cache, advance=advance)
@@ -93,7 +93,7 @@ def finetune(options: Any) -> None:
         held = read_texts(options.validation, options.text_column, options.label_column)
         if held.labels is None:
             raise InputError(f"{options.validation} has no labels; name their column")
-    source = find_encoder(options.encoder or DEFAULT)
+    source = find_encoder(DEFAULT if options.encoder is None else options.encoder)
     require("torch", extra="text")
     require("sentence_transformers", extra="text")
     from outscope.text.training import Plan, train

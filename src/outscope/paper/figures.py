@@ -63,7 +63,7 @@ def by_representation(records: list[Record], encoder: str) -> Any | None:
         **LAYOUT,
         title="AUROC by method and representation",
         yaxis={"title": "AUROC", "range": [max(0.0, min(values) - 3), 100]},
-        updatemenus=[{"buttons": buttons, "x": 1.0, "xanchor": "right", "y": 1.18}],
+        updatemenus=[{"buttons": buttons, "x": 0.42, "xanchor": "left", "y": 1.16}],
     )
     return figure
 

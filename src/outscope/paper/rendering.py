@@ -15,7 +15,7 @@ table{border-collapse:collapse;font-size:13px;margin:.6rem 0 1.6rem;display:bloc
 th,td{padding:.28rem .6rem;border-bottom:1px solid #e9ecef;text-align:right;white-space:nowrap}
 th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:#fff}
 tr.group td{font-weight:600;background:#f8f9fa;text-align:left}small{color:#868e96}
-td.words{text-align:left;white-space:normal;min-width:18rem}tr:hover td{background:#f1f3f5}
+td.words,th.words{text-align:left;white-space:normal;min-width:18rem}tr:hover td{background:#f1f3f5}
 .good{color:#2b8a3e}.part{color:#e67700}.bad{color:#c92a2a}h2{margin-top:2.4rem}
 """
 
@@ -89,12 +89,13 @@ def page(report: Report) -> str:
         *(f"<p>{escape(line)}</p>" for line in report.intro if line),
     ]
     if report.claims:
-        out.append("<h2>The claims</h2><table><tr><th>claim<th>here<th>numbers</tr>")
+        out.append("<h2>The claims</h2><table><tr><th>claim<th class=words>here")
+        out.append("<th class=words>numbers</tr>")
         for claim in report.claims:
             kind = {"holds here": "good", "does not hold here": "bad"}.get(claim.verdict, "part")
             out.append(
                 f"<tr><td class=words>{escape(claim.claim)}"
-                f"<td class={kind}><b>{escape(claim.verdict)}</b>"
+                f"<td class='words {kind}'><b>{escape(claim.verdict)}</b>"
                 f"<td class=words>{escape(claim.numbers)}</tr>"
             )
         out.append("</table>")

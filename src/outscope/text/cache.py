@@ -35,6 +35,7 @@ class VectorCache:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
         self.path = (folder or default_folder()) / FILE
         self._broken = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +276,8 @@ def _is_static(name: str) -> bool:
 
 def check_texts(texts: Any, name: str = "texts") -> list[str]:
     """A list of texts; one text alone, other types and missing values are refused by position."""
+    if isinstance(texts, Mapping) or hasattr(texts, "columns"):
+        raise InputError(f"{name} is a table ({type(texts).__name__}); give one column of it")
     if isinstance(texts, (str, bytes)):
         raise InputError(f"{name} is one text; give a list of texts, even of one: [{name}]")
     try:
@@ -288,4 +290,11 @@ def check_texts(texts: Any, name: str = "texts") -> list[str]:
                 f"{name}[{i}] is a {type(text).__name__}; expected a text (convert it, or drop "
                 "rows without one)"
             )
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"{name}[{i}] holds half of a surrogate pair at position {error.start}, which is "
+                "no character; decode its source as UTF-8 or UTF-16 again"
+            ) from error
     return [str(text) for text in found]

@@ -28,9 +28,17 @@ Tokens = dict[str, torch.Tensor]
 def load_model(source: str | Path, device: str | None) -> SentenceTransformer:
     """A model by folder or hub name; a Hugging Face model without pooling gets a masked mean."""
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    if device is not None:
+        try:
+            torch.empty(1, device=device)
+        except Exception as error:
+            raise InputError(
+                f"device={device!r} cannot be used here; expected cpu, or cuda or mps where torch "
+                "was built for it"
+            ) from error
     try:
         return SentenceTransformer(str(source), device=device)
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # a damaged file shows itself in many ways
         reason = " ".join(str(error).split())[:200]
         raise InputError(
             f"encoder {str(source)!r} cannot be loaded ({reason}); give a model folder, a "

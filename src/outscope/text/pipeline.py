@@ -22,7 +22,7 @@ from outscope.methods import make_detector
 from outscope.text.cache import VectorCache
 from outscope.text.encoders import Advance, Encoder, TransformerEncoder, check_texts, make_encoder
 from outscope.text.weights import DEFAULT, deciding_files
-from outscope.threshold import ConformalThreshold
+from outscope.threshold import ConformalThreshold, check_rate, rows_needed
 
 # "auto" keeps a tenth of the texts out of the fit for the threshold, where there are enough.
 HOLDOUT, HOLDOUT_FROM, HOLDOUT_MOST = 0.1, 400, 2000
@@ -53,7 +53,8 @@ class TextDetector(BaseEstimator):
     `encoder` is a model name, a folder (also one that `outscope finetune` wrote), a loaded
     SentenceTransformer or any function from texts to rows; `detector` a method name or a detector.
     `holdout` texts are kept out of the fit to set the threshold, so that the false-alarm rate
-    `contamination` is a promise: a share, a number, 0 for none, "auto" a tenth from 400 texts on.
+    `contamination` (None: the detector's own, 0.05) is a promise: a share, a number, 0 for none,
+    "auto" a tenth from 400 texts on.
     """
 
     def __init__(
@@ -61,9 +62,9 @@ class TextDetector(BaseEstimator):
         encoder: Any = DEFAULT,
         detector: str | Detector = "nnk-means",
         *,
-        contamination: float = 0.05,
+        contamination: float | None = None,
         holdout: float | int | str = "auto",
-        cache: bool | str = True,
+        cache: bool | str | Path = True,
         random_state: int | None = 0,
     ) -> None:
         self.encoder = encoder
@@ -90,8 +91,8 @@ class TextDetector(BaseEstimator):
             fit, held = self._split(len(texts), y)
             self.detector_.fit(rows[fit], None if y is None else y[fit])
             if len(held):
-                self.detector_.calibrate(rows[held], fpr=self.contamination)
-            self._remember([texts[i] for i in fit])
+                self.detector_.calibrate(rows[held])
+            self._remember(texts, fit)
             self._learn_classes(rows, y)
         return self
 
@@ -113,14 +114,18 @@ class TextDetector(BaseEstimator):
             made = make_detector(self.detector)
             if "random_state" in made.get_params():
                 made.set_params(random_state=self.random_state)
-        return made.set_params(contamination=self.contamination)
+        if self.contamination is not None:
+            made.set_params(contamination=self.contamination)
+        check_rate(made.contamination)
+        return made
 
     def _split(self, n: int, y: Any) -> tuple[Any, Any]:
         """Positions to fit on and to calibrate on."""
         size = self.holdout
         if size == "auto":
-            size = min(HOLDOUT_MOST, int(HOLDOUT * n)) if n >= HOLDOUT_FROM else 0
-        if isinstance(size, (str, bool)) or not 0 <= size < n:
+            size = max(int(HOLDOUT * n), rows_needed(self.detector_.contamination))
+            size = min(HOLDOUT_MOST, size) if n >= HOLDOUT_FROM and size <= n // 4 else 0
+        if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 <= size < n:
             raise InputError(
                 f"holdout={self.holdout!r} of {n} texts: expected 'auto', a share below 1 or a "
                 "number of texts smaller than all"
@@ -131,16 +136,23 @@ class TextDetector(BaseEstimator):
         many = None if y is None or np.unique(y, return_counts=True)[1].min() < 2 else y
         if many is not None and count < len(np.unique(many)):
             many = None
+        if many is not None and n - count < len(np.unique(many)):
+            many = None
+        if count >= n:
+            raise InputError(f"holdout={self.holdout!r} of {n} texts leaves none to fit on")
         fit, held = train_test_split(
             np.arange(n), test_size=count, random_state=self.random_state, stratify=many
         )
         return np.sort(fit), np.sort(held)
 
-    def _remember(self, texts: list[str]) -> None:
-        """Keep the texts that explanations can point to, and no others."""
-        rows = np.unique(self.detector_.remembered_rows())
-        self.remembered_rows_ = rows
-        self.remembered_texts_ = [texts[i] for i in rows]
+    def _remember(self, texts: list[str], fit: Any) -> None:
+        """Keep the texts that explanations can point to, and no others.
+
+        The detector counts the rows it was fitted on; `remembered_lines_` counts all texts.
+        """
+        self.remembered_rows_ = np.unique(self.detector_.remembered_rows())
+        self.remembered_lines_ = fit[self.remembered_rows_]
+        self.remembered_texts_ = [texts[i] for i in self.remembered_lines_]
 
     def _learn_classes(self, rows: Matrix, y: Any) -> None:
         self.labels_: Any = None
@@ -153,6 +165,9 @@ class TextDetector(BaseEstimator):
 
     def calibrate(self, texts: Any, *, fpr: float | None = None) -> Self:
         """Set the threshold from in-scope texts that were not used in fit."""
+        check_is_fitted(self, "detector_")
+        texts = check_texts(texts)
+        self._refuse_empty(texts)
         self.detector_.calibrate(self._rows(texts), fpr=fpr)
         return self
 
@@ -172,7 +187,8 @@ class TextDetector(BaseEstimator):
 
     def ood_score(self, texts: Any, *, advance: Advance = lambda done: None) -> FloatArray:
         """How strange each text is; higher = stranger."""
-        return self.detector_.ood_score(self._rows(texts, advance))
+        rows = self._rows(texts, advance)
+        return self.detector_.ood_score(rows)
 
     def is_ood(self, texts: Any) -> BoolArray:
         """True where a text is out of scope at the present threshold."""
@@ -181,7 +197,8 @@ class TextDetector(BaseEstimator):
 
     def p_value(self, texts: Any) -> FloatArray:
         """Conformal p-value: the chance of an in-scope text at least this strange."""
-        return self.detector_.p_value(self._rows(texts))
+        rows = self._rows(texts)
+        return self.detector_.p_value(rows)
 
     def predict(self, texts: Any, *, advance: Advance = lambda done: None) -> list[Verdict]:
         """A verdict on each text."""
@@ -189,6 +206,7 @@ class TextDetector(BaseEstimator):
 
     def judge(self, rows: Matrix) -> list[Verdict]:
         """A verdict on each row that `rows_of` gave."""
+        check_is_fitted(self, "detector_")
         if not len(rows):
             return []
         scores = self.detector_.ood_score(rows)
@@ -210,8 +228,8 @@ class TextDetector(BaseEstimator):
         ]
 
     def _classes(self, rows: Matrix) -> list[Any] | None:
-        if self.labels_ is None:
-            return None
+        if self.labels_ is None or "smoothness" in self.detector_.needs:
+            return None  # roughness says nothing of classes
         if hasattr(self.detector_, "nearest_class"):
             return list(self.detector_.nearest_class(rows).tolist())
         if self.detector_.needs == "logits":
@@ -255,7 +273,12 @@ class TextDetector(BaseEstimator):
     def _cache(self) -> VectorCache | None:
         if self.cache is False:
             return None
-        return VectorCache(Path(self.cache) if isinstance(self.cache, str) else None)
+        folder = None if self.cache is True else Path(self.cache)
+        held: VectorCache | None = vars(self).get("_vectors")
+        if held is None or held.folder != folder:
+            held = VectorCache(folder)
+            self._vectors = held
+        return held
 
     def _checked_encoder(self) -> Encoder:
         """The encoder, after making sure that it is the one of the fit."""
@@ -295,6 +318,10 @@ class TextDetector(BaseEstimator):
     def _encoder_to_save(self) -> tuple[str | None, tuple[str, dict[str, Path]] | None]:
         """What to write down as the encoder, and its files where it is nobody else's to find."""
         encoder = self._checked_encoder()
+        if encoder.fingerprint() != self.encoder_fingerprint_:
+            raise ModelFileError(
+                f"the files of the encoder {encoder.name!r} changed since the fit; fit again"
+            )
         folder = encoder.folder
         if folder is None:
             return None, None
@@ -310,5 +337,10 @@ class TextDetector(BaseEstimator):
             self.encoder = encoder
             self._checked_encoder()
         elif isinstance(self.encoder, str) and self.encoder.startswith(BESIDE):
-            self.encoder = str(Path(path) / self.encoder.removeprefix(BESIDE))
+            folder = (Path(path) / self.encoder.removeprefix(BESIDE)).resolve()
+            if not folder.is_dir():
+                raise ModelFileError(
+                    f"{path}: the encoder in {folder.name} is missing; copy the whole folder"
+                )
+            self.encoder = str(folder)
         return self

@@ -58,6 +58,8 @@ class Plan:
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
                 raise InputError(f"{name}={value!r}: expected a finite number of at least 0")
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"seed={self.seed!r}: expected a number from 0 to 2**32 − 1")
         if self.loss == "margin-contrastive" and self.batch_size < 2:
             raise InputError("batch_size=1 has no pairs: margin-contrastive needs at least 2")
 
@@ -96,7 +98,10 @@ def train(
         raise InputError(f"labels has {len(names)} values but there are {len(texts)} texts")
     if len(classes) < 2:
         raise InputError(f"labels name {len(classes)} class: expected at least 2 to tell apart")
+    _check_texts(texts, validation, classes)
     out = Path(out)
+    if out.is_file():
+        raise InputError(f"{out} is a file; give the name of a folder to write")
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.exists() and any(out.iterdir()):
         raise InputError(f"{out} exists and is not empty; choose another folder or remove it")
@@ -123,12 +128,27 @@ def train(
     return classifier
 
 
+def _check_texts(texts: Sequence[str], validation: Any, classes: list[str]) -> None:
+    empty = [i for i, text in enumerate(texts) if not text.strip()]
+    if empty:
+        raise InputError(
+            f"{len(empty)} texts are empty (the first is texts[{empty[0]}]); drop them"
+        )
+    if validation is not None:
+        unknown = sorted({str(label) for label in validation[1]} - set(classes))
+        if unknown:
+            raise InputError(
+                f"validation has labels that no training text has: {', '.join(unknown[:5])}"
+            )
+
+
 def _publish(classifier: Classifier, out: Path) -> None:
     """Write beside the goal, then move: the folder is whole or not there."""
     aside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
         classifier.eval()
         classifier.save(aside)
+        aside.chmod(0o755)
         if out.exists():
             out.rmdir()
         aside.rename(out)
@@ -169,7 +189,7 @@ class _Run:
         # Whoever changes texts, plan or encoder starts anew instead of going on with the old.
         told = json.dumps([asdict(plan), source, classifier.classes, list(texts), target.tolist()])
         self.identity = hashlib.sha256(told.encode()).hexdigest()
-        self.folder = out.parent / f".{out.name}.checkpoint"
+        self.folder, self.prefix = out.parent, f".{out.name}.checkpoint-"
 
     def batches(self, epoch: int) -> list[np.ndarray[Any, Any]]:
         """Rows of each batch of an epoch; decided by the seed and the epoch alone."""
@@ -230,21 +250,28 @@ class _Run:
                 tensors[f"adam.{kind}.{name}"] = value
         tensors["random"] = torch.get_rng_state()
         state = {"identity": self.identity, "epoch": epoch, "step": self.step, "loss": self.loss}
-        aside = Path(tempfile.mkdtemp(prefix=f"{self.folder.name}-", dir=self.folder.parent))
+        older = self._checkpoints()
+        aside = Path(tempfile.mkdtemp(prefix=f"{self.prefix}writing-", dir=self.folder))
         safetensors.torch.save_file(tensors, aside / CHECKPOINT)
         (aside / STATE).write_text(json.dumps(state), "utf-8")
-        self.forget()
-        aside.rename(self.folder)
+        aside.rename(self.folder / f"{self.prefix}{epoch}")
+        # Only now: killed at any moment, the last whole one is there.
+        _remove(older)
 
     def resume(self) -> int:
         """Load the last checkpoint of this very run, if there is one; return the epoch to do."""
-        try:
-            state = json.loads((self.folder / STATE).read_text("utf-8"))
-            if state["identity"] != self.identity:
-                return 0
-            tensors = safetensors.torch.load_file(self.folder / CHECKPOINT)
-        except (OSError, ValueError, KeyError, safetensors.SafetensorError):
+        best: tuple[int, Path, dict[str, Any]] | None = None
+        for folder in self._checkpoints():
+            try:
+                found = json.loads((folder / STATE).read_text("utf-8"))
+                if found["identity"] == self.identity and (not best or found["epoch"] > best[0]):
+                    best = found["epoch"], folder, found
+            except (OSError, ValueError, KeyError):
+                continue
+        if best is None:
             return 0
+        _, folder, state = best
+        tensors = safetensors.torch.load_file(folder / CHECKPOINT)
         with torch.no_grad():
             for name, parameter in self.classifier.parameters().items():
                 parameter.copy_(tensors[f"weight.{name}"])
@@ -261,8 +288,16 @@ class _Run:
         return int(state["epoch"])
 
     def forget(self) -> None:
-        """Remove the checkpoint."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove all checkpoints."""
+        _remove(self._checkpoints())
+
+    def _checkpoints(self) -> list[Path]:
+        return [path for path in self.folder.iterdir() if path.name.startswith(self.prefix)]
+
+
+def _remove(folders: list[Path]) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _freeze(core: Any, depth: int) -> None:

@@ -46,7 +46,6 @@ def _packaged_default() -> Path | None:
     return folder
 
 
-@lru_cache
 def _check_default(file: Path) -> None:
     if not file.is_file() or _sha256(file) != DEFAULT_SHA256:
         raise ModelFileError(
@@ -72,8 +71,14 @@ def _from_hub(name: str) -> Path:
         ) from error
 
 
-@lru_cache
 def _sha256(file: Path) -> str:
+    state = file.stat()
+    return _hash(file, state.st_size, state.st_mtime_ns)
+
+
+@lru_cache
+def _hash(file: Path, _size: int, _changed: int) -> str:
+    """Hash of a file; remembered until it changes."""
     digest = hashlib.sha256()
     with file.open("rb") as stream:
         while part := stream.read(1 << 22):
