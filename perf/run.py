@@ -1,4 +1,4 @@
-"""Every bar, one after the other: exactness, speed, memory, quality."""
+"""Every bar, one after the other: exactness, speed, memory, quality, texts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-for script in ("exactness", "speed", "memory", "quality"):
+for script in ("exactness", "speed", "memory", "quality", "text"):
     print(f"\n== {script}", flush=True)
     subprocess.run([sys.executable, f"{script}.py"], cwd=Path(__file__).parent, check=True)

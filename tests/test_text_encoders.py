@@ -85,6 +85,27 @@ def test_an_object_and_a_function_are_encoders_too(tiny):
         make_encoder(5)
 
 
+def test_a_static_model_is_an_encoder(tiny, tmp_path):
+    from model2vec import StaticModel
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(tiny / "tokenizer.json"))
+    vectors = np.random.default_rng(0).normal(size=(tokenizer.get_vocab_size(), 8))
+    StaticModel(vectors.astype(np.float32), tokenizer).save_pretrained(tmp_path / "static")
+    encoder = make_encoder(tmp_path / "static")
+    assert type(encoder).__name__ == "StaticEncoder"
+    rows = encoder.features(["pay my bill", "open door"], cache=VectorCache(tmp_path))
+    assert rows.shape == (2, 8)
+    with pytest.raises(InputError, match="has no logits"):
+        encoder.features(["a"], "logits")
+
+
+def test_the_device_may_come_from_the_environment(tiny, monkeypatch):
+    monkeypatch.setenv("OUTSCOPE_DEVICE", "abacus")
+    with pytest.raises(InputError, match="device='abacus'"):
+        make_encoder(tiny).encode(["a"])
+
+
 def test_nothing_is_computed_twice(tiny, tmp_path, monkeypatch):
     cache = VectorCache(tmp_path)
     first = make_encoder(tiny).features(TEXTS + TEXTS[:9], cache=cache)

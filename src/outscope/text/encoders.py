@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ logger = logging.getLogger("outscope")
 
 # Texts that are looked up, computed and kept together: what is lost at most when work is stopped.
 TEXTS_AT_A_TIME = 2048
+STATIC_MARKS = {"config.json": "model2vec", "modules.json": "StaticEmbedding"}
 CANARY = ("a usual sentence", "Zwölf Boxkämpfer jagen Viktor", "0123 ?! {}")
 
 Advance = Callable[[int], None]
@@ -94,7 +96,8 @@ class TransformerEncoder(Encoder):
     `layer` None is the model's own pooling (for a fine-tuned folder: the mean over the last layer);
     a number is the masked mean of that layer: −1 the last, −2 the penultimate of the paper.
     A folder that `outscope finetune` wrote also gives "logits" and "smoothness" (of BLOOD, with
-    `pairs` random pairs).
+    `pairs` random pairs). `device` is cpu, cuda or mps; None is $OUTSCOPE_DEVICE, or the best there
+    is.
     """
 
     def __init__(
@@ -114,7 +117,8 @@ class TransformerEncoder(Encoder):
                 "expected at least 1 each"
             )
         self.layer, self.max_length, self.batch_size = layer, max_length, batch_size
-        self.device, self.pairs, self.seed = device, pairs, seed
+        self.device = device or os.environ.get("OUTSCOPE_DEVICE") or None
+        self.pairs, self.seed = pairs, seed
         self._given = None if isinstance(model, (str, Path)) else model
         self.folder = find_encoder(str(model)) if self._given is None else None
         self.local = self._given is None and Path(model).expanduser().is_dir()
@@ -268,9 +272,13 @@ def make_encoder(encoder: Any = DEFAULT, **settings: Any) -> Encoder:
 
 
 def _is_static(name: str) -> bool:
-    config = Path(name).expanduser() / "config.json"
-    if config.is_file():
-        return "model2vec" in config.read_text("utf-8", "replace")
+    """Whether a model is one of model2vec, by what it says of itself."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return any(
+            (folder / file).is_file() and word in (folder / file).read_text("utf-8", "replace")
+            for file, word in STATIC_MARKS.items()
+        )
     return name.startswith("minishlab/")
 
 
