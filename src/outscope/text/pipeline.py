@@ -11,7 +11,6 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
-from sklearn.model_selection import train_test_split
 
 from outscope import persistence
 from outscope._sklearn import all_or_nothing, check_is_fitted, check_labels
@@ -140,6 +139,8 @@ class TextDetector(BaseEstimator):
             many = None
         if count >= n:
             raise InputError(f"holdout={self.holdout!r} of {n} texts leaves none to fit on")
+        from sklearn.model_selection import train_test_split  # here, since it takes long to import
+
         fit, held = train_test_split(
             np.arange(n), test_size=count, random_state=self.random_state, stratify=many
         )
