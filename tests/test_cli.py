@@ -274,3 +274,13 @@ def test_help_is_quick_and_light(files):
         "assert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_a_wrong_option_gets_one_line(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["score", "model", "rows.npy", "--bananas"])
+    assert end.value.code == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "--bananas" in err
+    assert "--help" in err

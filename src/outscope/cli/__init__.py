@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from outscope.cli import describing, detecting, paper, training
 from outscope.cli.show import say
@@ -34,10 +34,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, as for every other input that cannot be used."""
+        say(f"outscope: {message}; see: {self.prog} --help")
+        raise SystemExit(2)
+
+
 def _parser() -> argparse.ArgumentParser:
     from outscope import __version__
 
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="outscope",
         description="Tell when an input is unlike anything your system was built for.",
         epilog="example:\n  outscope fit inscope.txt --out model && outscope score model new.txt",

@@ -258,7 +258,7 @@ def _score_stream(model: Any, options: Any) -> None:
         raise InputError("standard input is read a text a line; --text-column is for files")
     done = strange = 0
     with progress("scoring standard input") as advance:
-        for texts in _parts(stream_texts(sys.stdin.buffer, STREAMED)):
+        for texts in stream_texts(sys.stdin.buffer, STREAMED):
             columns = _judged(model, Items(texts=texts), "standard input", advance)
             print_jsonl(records(columns))
             sys.stdout.flush()
@@ -266,10 +266,6 @@ def _score_stream(model: Any, options: Any) -> None:
     if not done:
         raise InputError("standard input has 0 texts; nothing to do")
     say(f"{strange:,} of {done:,} texts are out of scope (above {model.threshold_:.4g})")
-
-
-def _parts(stream: Iterator[list[str]]) -> Iterator[list[str]]:
-    return (part for part in stream if part)
 
 
 def evaluate(options: Any) -> None:

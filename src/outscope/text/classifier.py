@@ -19,11 +19,6 @@ HEAD, CARD = "head.safetensors", "classifier.json"
 FORMAT = "outscope-classifier"
 
 
-def is_classifier(folder: str | Path) -> bool:
-    """Whether a folder was written by fine-tuning."""
-    return (Path(folder) / CARD).is_file()
-
-
 class Classifier:
     """Network and head: texts → logits over the classes it was trained on."""
 

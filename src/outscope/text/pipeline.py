@@ -169,7 +169,7 @@ class TextDetector(BaseEstimator):
         check_is_fitted(self, "detector_")
         texts = check_texts(texts)
         self._refuse_empty(texts)
-        self.detector_.calibrate(self._rows(texts), fpr=fpr)
+        self.detector_.calibrate(self.rows_of(texts), fpr=fpr)
         return self
 
     def set_threshold(self, *, fpr: float | None = None, value: float | None = None) -> Self:
@@ -188,7 +188,7 @@ class TextDetector(BaseEstimator):
 
     def ood_score(self, texts: Any, *, advance: Advance = lambda done: None) -> FloatArray:
         """How strange each text is; higher = stranger."""
-        rows = self._rows(texts, advance)
+        rows = self.rows_of(texts, advance)
         return self.detector_.ood_score(rows)
 
     def is_ood(self, texts: Any) -> BoolArray:
@@ -198,12 +198,12 @@ class TextDetector(BaseEstimator):
 
     def p_value(self, texts: Any) -> FloatArray:
         """Conformal p-value: the chance of an in-scope text at least this strange."""
-        rows = self._rows(texts)
+        rows = self.rows_of(texts)
         return self.detector_.p_value(rows)
 
     def predict(self, texts: Any, *, advance: Advance = lambda done: None) -> list[Verdict]:
         """A verdict on each text."""
-        return self.judge(self._rows(texts, advance))
+        return self.judge(self.rows_of(texts, advance))
 
     def judge(self, rows: Matrix) -> list[Verdict]:
         """A verdict on each row that `rows_of` gave."""
@@ -252,9 +252,6 @@ class TextDetector(BaseEstimator):
 
     def rows_of(self, texts: Any, advance: Advance = lambda done: None) -> Matrix:
         """Rows of texts as the detector takes them; computed once, then from the cache."""
-        return self._rows(texts, advance)
-
-    def _rows(self, texts: Any, advance: Advance = lambda done: None) -> Matrix:
         check_is_fitted(self, "detector_")
         texts = check_texts(texts)
         if not texts:
