@@ -13,14 +13,14 @@ from tiny import WORDS, tiny_encoder
 from outscope import InputError
 from outscope.cli import main
 from outscope.paper.claims import best_gap, claims
-from outscope.paper.features import Store
+from outscope.paper.features import Store, training_told
 from outscope.paper.published import chosen, printed, published
 from outscope.paper.records import Records
 from outscope.paper.rendering import markdown, page
 from outscope.paper.report import build_report
 from outscope.paper.runner import Choice, Job, plan, run
 from outscope.paper.settings import CLASS_ATOMS, NNK, Variant, grid, make, variants
-from outscope.paper.tables import Setting, measure_table
+from outscope.paper.tables import Setting, latest, measure_table
 from outscope.paper.tasks import RATIOS, Task, load_task
 
 
@@ -117,6 +117,24 @@ def test_grids_and_presets_are_the_papers():
     assert make(Variant("nnk-means", "small"), (), 1000, 0).n_atoms == 130
     assert len(variants("pretrained")) == 8 + 4 + 1
     assert len(variants("finetuned")) == 12 + 4 + 1
+
+
+def test_only_draws_that_every_method_saw_are_compared(finished):
+    records, _ = finished
+    seen = [r for r in records.all if not (r["seed"] == 1 and r["method"] == "knn")]
+    assert {r["seed"] for r in latest(records.all)} == {0, 1}
+    assert {r["seed"] for r in latest(seen)} == {0}
+    apart = [r for r in seen if not (r["seed"] == 0 and r["method"] == "kmeans")]
+    assert {r["seed"] for r in latest(apart)} == {0, 1}
+
+
+def test_less_training_is_told():
+    long, short = Task("ag_news", 50, 0), Task("clinc150", 100, 0)
+    assert training_told(short, "pretrained") is None
+    assert training_told(short, "finetuned")["most_rows"] is None
+    assert training_told(short, "contrastive")["loss"] == "margin-contrastive"
+    assert training_told(long, "finetuned")["most_rows"] == 1000
+    assert training_told(long, "contrastive")["max_length"] == 128
 
 
 def test_one_record_each_and_never_twice(finished, encoder, tmp_path):

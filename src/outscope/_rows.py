@@ -36,6 +36,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self._X)
 
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return int(self._X.shape[1])
+
     def blocks(self) -> Iterator[Matrix]:
         """All rows in their order, some at a time."""
         for start in range(0, len(self), EPOCH_ROWS):

@@ -130,15 +130,22 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
             self.learn_scores(rows, check_random_state(self.random_state))
         return self
 
-    def learn_scores(self, X: Matrix, rng: np.random.RandomState) -> np.ndarray[Any, Any]:
-        """Learn from checked rows; return their scores, as `ood_score` will give them again."""
+    def learn_scores(
+        self, X: Matrix, rng: np.random.RandomState, first: Matrix | None = None
+    ) -> np.ndarray[Any, Any]:
+        """Learn from checked rows; return their scores, as `ood_score` will give them again.
+
+        `first` are atoms to begin with, where something else than `init` has drawn them.
+        """
         if not self.normalize and largest_value(X) > LONGEST_VALUE:
             raise InputError(
                 f"X has values beyond {LONGEST_VALUE:g}, too large for normalize=False; rescale X"
             )
         rows = Rows(X, normalize=self.normalize)
         self.bandwidth_ = self._choose_bandwidth(rows, rng)
-        learned = self._learn(X, rows, rng)
+        if first is None:
+            first = self._first_atoms(X, rows, rng)
+        learned = self._learn(X, rows, first)
         self.atoms_ = learned.atoms
         self.atom_probability_ = learned.probability
         self.representatives_ = learned.representatives
@@ -184,8 +191,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
             return float(self.bandwidth)
         return auto_bandwidth(measure_geometry(rows, rng))
 
-    def _learn(self, X: Matrix, rows: Rows, rng: np.random.RandomState) -> Learned:
-        first = self._first_atoms(X, rows, rng)
+    def _learn(self, X: Matrix, rows: Rows, first: Matrix) -> Learned:
         target = self._target(len(first), X.shape[1])
         # With a row for every atom there is nothing to learn: each row already explains itself.
         complete = len(first) >= len(X) and not isinstance(self.init, np.ndarray)

@@ -6,7 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from outscope._engine import NonFiniteRowsError, threads_of
+from outscope._kernels.blas import one_thread_each
+from outscope._kernels.parallel import for_ranges
 from outscope._rows import SAME_POINT, Rows
+from outscope._types import FloatArray, IntArray, Matrix
 
 # Rows whose neighbours are looked up, and rows among which they are looked for.
 PROBES = 512
@@ -17,6 +21,16 @@ REFERENCES = 50_000
 SCALE = 400.0
 # Limits of σ, relative to the spread.
 NARROWEST, WIDEST = 1 / 50, 1 / 2
+# Classes that hold less than this share of all variance have collapsed, as those of a fine-tuned
+# encoder do (0.02 to 0.08; pre-trained 0.5 and more).
+COLLAPSED = 0.25
+# Classes with this many rows for each column are regions whose shape can be learned.
+ROWS_A_COLUMN = 8
+# Share of the identity in a within-class covariance, which keeps its inverse tame.
+SHRINKAGE = 0.1
+# Rows that are turned at a time; always the same ones together, so that bits do not depend on how
+# many threads there are.
+TURNED_ROWS = 512
 
 
 class Geometry(NamedTuple):
@@ -59,3 +73,59 @@ def auto_bandwidth(geometry: Geometry) -> float:
         return 1.0
     spread = max(spread, gap)
     return min(max(spread / (SCALE * gap), NARROWEST), WIDEST) * spread
+
+
+def wants_metric(rows: Rows, membership: IntArray) -> bool:
+    """Whether distances should be weighed by how rows vary within their classes."""
+    counts = np.bincount(membership)
+    if len(counts) < 2:
+        return False
+    squares, start = 0.0, 0
+    sums = np.zeros((len(counts), rows.width))
+    for block in rows.blocks():
+        np.add.at(sums, membership[start : start + len(block)], block)
+        squares += float(np.einsum("ij,ij->", block, block, dtype=np.float64))
+        start += len(block)
+    within = squares - float(np.einsum("ij,ij->", sums, sums / counts[:, None]))
+    whole = squares - float(sums.sum(axis=0) @ sums.sum(axis=0)) / len(membership)
+    # Classes of one row, or of equal ones, show no variance to weigh by.
+    if within <= 1e-9 * squares:
+        return False
+    return within < COLLAPSED * whole or float(np.median(counts)) >= ROWS_A_COLUMN * rows.width
+
+
+def within_metric(rows: Rows, membership: IntArray) -> FloatArray:
+    """Matrix that makes rows vary about as much in every direction within their classes."""
+    counts = np.bincount(membership)
+    d, start = rows.width, 0
+    sums, scatter = np.zeros((len(counts), d)), np.zeros((d, d))
+    for block in rows.blocks():
+        exact = block.astype(np.float64)
+        np.add.at(sums, membership[start : start + len(block)], exact)
+        scatter += exact.T @ exact
+        start += len(block)
+    scatter -= sums.T @ (sums / counts[:, None])
+    scatter *= (1.0 - SHRINKAGE) * d / np.trace(scatter)
+    scatter[np.diag_indices(d)] += SHRINKAGE
+    values, vectors = np.linalg.eigh(scatter)
+    metric: FloatArray = (vectors / np.sqrt(values)) @ vectors.T
+    return metric
+
+
+def turn(X: Matrix, metric: FloatArray, *, normalize: bool, n_jobs: int | None) -> FloatArray:
+    """Rows under a metric."""
+    turned = np.empty(X.shape)
+
+    def work(first: int, last: int) -> None:
+        for start in range(first * TURNED_ROWS, min(last * TURNED_ROWS, len(X)), TURNED_ROWS):
+            rows = np.asarray(X[start : start + TURNED_ROWS], dtype=np.float64)
+            length = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
+            if not np.isfinite(length).all():
+                raise NonFiniteRowsError
+            if normalize:
+                rows = np.divide(rows, length, out=np.zeros_like(rows), where=length > 0)
+            np.matmul(rows, metric, out=turned[start : start + TURNED_ROWS])
+
+    with one_thread_each():
+        for_ranges(-(-len(X) // TURNED_ROWS), threads_of(n_jobs), 1, work)
+    return turned

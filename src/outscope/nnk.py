@@ -10,13 +10,19 @@ from sklearn.utils import check_random_state
 
 from outscope._coder import ClassCoder
 from outscope._engine import NonFiniteRowsError
-from outscope._rows import Rows
+from outscope._rows import EPOCH_ROWS, Rows, seed_atoms, size_for
 from outscope._sklearn import check_labels, check_rows, scoring_rows
 from outscope._types import FloatArray, IntArray, Matrix
 from outscope.detector import Detector
 from outscope.dictionary import RULES, NNKMeans
 from outscope.explanation import Evidence, Explanation
-from outscope.geometry import auto_bandwidth, measure_geometry
+from outscope.geometry import (
+    auto_bandwidth,
+    measure_geometry,
+    turn,
+    wants_metric,
+    within_metric,
+)
 
 # The settings behind the paper's published numbers (its score is the same ranking).
 PAPER = {"kernel": "cosine", "update": "mod", "n_fit_neighbors": None}
@@ -135,12 +141,19 @@ class ClasswiseNNKDetector(NNKDetector):
     count atoms *a class*, `max_bytes` is for all of them. Classes are scored together in one
     product, and those that provably cannot have the smallest score are never solved for.
 
+    `bandwidth` "auto" reads the labels too: where classes have collapsed, as those of a fine-tuned
+    encoder do, or are large enough to show their shape, rows are turned to the metric within
+    classes. `metric_` is that matrix or None, and atoms are in its space. `n_atoms` "auto" is a
+    quarter of the rows; under that metric they are drawn over all classes at once.
+
     >>> import numpy as np
     >>> X = np.random.RandomState(0).normal(size=(60, 4)) + np.repeat(np.eye(2, 4) * 9, 30, axis=0)
     >>> detector = ClasswiseNNKDetector(random_state=0).fit(X, ["hi"] * 30 + ["bye"] * 30)
     >>> detector.nearest_class(np.eye(2, 4) * 9).tolist()
     ['hi', 'bye']
     """
+
+    metric_: FloatArray | None = None
 
     @property
     def atoms_(self) -> Matrix:
@@ -151,21 +164,58 @@ class ClasswiseNNKDetector(NNKDetector):
         labels = np.zeros(len(X), dtype=int) if y is None else check_labels(y, len(X))
         self.classes_, membership = np.unique(labels, return_inverse=True)
         rng = check_random_state(self.random_state)
-        # One bandwidth for all classes makes their scores comparable.
-        bandwidth = self.bandwidth
-        if self.kernel == "gaussian" and bandwidth == "auto":
-            bandwidth = auto_bandwidth(measure_geometry(Rows(X, normalize=self.normalize), rng))
+        rows = self._survey(X, membership, rng)
+        firsts = self._first_atoms(rows, membership, rng)
         budget = None if self.max_bytes is None else max(1, self.max_bytes // len(self.classes_))
         self.dictionaries_ = []
-        for c in range(len(self.classes_)):
+        for c, first in enumerate(firsts):
             mine = np.flatnonzero(membership == c)
-            dictionary = self._dictionary(bandwidth=bandwidth, max_bytes=budget)
-            dictionary.learn_scores(X[mine], rng)
-            rows = dictionary.representatives_
-            dictionary.representatives_ = np.where(rows >= 0, mine[rows], -1)
+            # One bandwidth for all classes makes their scores comparable.
+            dictionary = self._dictionary(
+                bandwidth=self.bandwidth_ or "auto", max_bytes=budget, normalize=self._unit
+            )
+            dictionary.learn_scores(rows.take(mine), rng, first)
+            found = dictionary.representatives_
+            dictionary.representatives_ = np.where(found >= 0, mine[found], -1)
             self.dictionaries_.append(dictionary)
         self.prepare()
         return self._ood_score(X)
+
+    @property
+    def _unit(self) -> bool:
+        """Whether the dictionaries see rows of unit length."""
+        return self.normalize and self.metric_ is None
+
+    def _survey(self, X: Matrix, membership: IntArray, rng: np.random.RandomState) -> Rows:
+        """Choose metric and bandwidth; return the rows under them."""
+        rows = Rows(X, normalize=self.normalize)
+        self.metric_, self.bandwidth_ = None, 0.0
+        if self.kernel == "gaussian" and self.bandwidth != "auto":
+            self.bandwidth_ = float(self.bandwidth)
+        elif self.kernel == "gaussian":
+            if wants_metric(rows, membership):
+                self.metric_ = within_metric(rows, membership)
+                rows = Rows(self._turned(X), normalize=False)
+            self.bandwidth_ = auto_bandwidth(measure_geometry(rows, rng))
+        return rows
+
+    def _first_atoms(
+        self, rows: Rows, membership: IntArray, rng: np.random.RandomState
+    ) -> list[Matrix | None]:
+        """First atoms of each class; None where the class draws its own."""
+        if self.n_atoms != "auto" or not isinstance(self.init, str) or self.metric_ is None:
+            return [None] * len(self.classes_)
+        # Drawn over all rows at once: under one metric, loose classes need more atoms.
+        size = sum(size_for("auto", count) for count in np.bincount(membership))
+        if self.init == "random":
+            drawn = rng.choice(len(rows), size, replace=False)
+        else:
+            drawn = seed_atoms(rows, size, rng)[1]
+        firsts: list[Matrix | None] = []
+        for c in range(len(self.classes_)):
+            mine = np.sort(drawn[membership[drawn] == c])
+            firsts.append(rows.take(mine if len(mine) else np.flatnonzero(membership == c)[:1]))
+        return firsts
 
     def remembered_rows(self) -> IntArray:
         """Training rows that stand for atoms of any class."""
@@ -174,20 +224,33 @@ class ClasswiseNNKDetector(NNKDetector):
 
     def prepare(self) -> None:
         """Build what scoring needs from the fitted attributes (after fit or load)."""
-        first = self.dictionaries_[0]
         self._coder = ClassCoder(
             [dictionary.atoms_ for dictionary in self.dictionaries_],
-            first.bandwidth_,
-            normalize=self.normalize,
+            self.dictionaries_[0].bandwidth_,
+            normalize=self._unit,
         )
 
+    def _turned(self, X: Matrix) -> Matrix:
+        """Rows as the dictionaries see them."""
+        if self.metric_ is None:
+            return X
+        return turn(X, self.metric_, normalize=self.normalize, n_jobs=self.n_jobs)
+
     def _ood_score(self, X: Matrix) -> FloatArray:
-        return self._coder.ood_score(X, self.n_neighbors, self.n_jobs)[0]
+        if self.metric_ is None:
+            return self._coder.ood_score(X, self.n_neighbors, self.n_jobs)[0]
+        scores = np.empty(len(X))
+        for start in range(0, len(X), EPOCH_ROWS):
+            part = slice(start, start + EPOCH_ROWS)
+            rows = self._turned(X[part])
+            scores[part] = self._coder.ood_score(rows, self.n_neighbors, self.n_jobs)[0]
+        return scores
 
     def _nearest(self, X: Any) -> tuple[Matrix, IntArray]:
         rows, checked = scoring_rows(self, X)
         try:
-            return rows, self._coder.ood_score(rows, self.n_neighbors, self.n_jobs)[1]
+            seen = self._turned(rows)
+            return seen, self._coder.ood_score(seen, self.n_neighbors, self.n_jobs)[1]
         except NonFiniteRowsError:
             if not checked:
                 check_rows(self, X, reset=False)

@@ -173,10 +173,8 @@ def _scored(detector: Detector, rows: Matrix) -> tuple[FloatArray, float]:
 
 def _stored_bytes(detector: Detector) -> int:
     """Bytes of the vectors that scoring needs, as float32."""
-    names = ("atoms_", "means_", "whitening_")
-    return sum(
-        4 * np.asarray(getattr(detector, name)).size for name in names if hasattr(detector, name)
-    )
+    kept = (getattr(detector, n, None) for n in ("atoms_", "means_", "whitening_", "metric_"))
+    return sum(4 * np.asarray(one).size for one in kept if one is not None)
 
 
 def _values(job: Job, store: Store, records: Records) -> tuple[float, ...]:

@@ -82,7 +82,7 @@ SETTINGS = [Setting(dataset, ratio) for dataset, ratios in RATIOS.items() for ra
 
 
 def latest(records: list[Record]) -> list[Record]:
-    """Measured records; of one tuned and one with the paper's own choice, the tuned."""
+    """Measured records of the draws that count; a tuned one before one with the paper's choice."""
     kept: dict[Any, Record] = {}
     for record in records:
         if record["status"] == "done" and record.get("kind") != "choice":
@@ -100,7 +100,27 @@ def latest(records: list[Record]) -> list[Record]:
             )
             if place not in kept or record["key"].endswith("/tuned"):
                 kept[place] = record
-    return list(kept.values())
+    return _common_draws(list(kept.values()))
+
+
+def _common_draws(records: list[Record]) -> list[Record]:
+    """Of each setting the draws that every method there has seen, so that means compare like.
+
+    A draw decides which classes are in scope, which moves all methods by points. Where no draw is
+    complete, all of them.
+    """
+    ran: dict[Any, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for record in records:
+        ran[_place(record)][record["seed"]].add(f"{record['method']}/{record['settings']}")
+    complete = {}
+    for place, draws in ran.items():
+        every = set().union(*draws.values())
+        complete[place] = {seed for seed, seen in draws.items() if seen == every} or set(draws)
+    return [record for record in records if record["seed"] in complete[_place(record)]]
+
+
+def _place(record: Record) -> tuple[Any, ...]:
+    return tuple(record[n] for n in ("dataset", "ratio", "representation", "encoder"))
 
 
 def means(
