@@ -1,4 +1,4 @@
-"""The evidence behind the class-wise metric: plain and within-class distances on validation texts.
+"""The evidence behind the class-wise defaults: kernel widths and metric on validation texts.
 
 Fine-tuned encoders and vectors come from the store of `outscope paper run` (made where missing).
 """
@@ -6,11 +6,12 @@ Fine-tuned encoders and vectors come from the store of `outscope paper run` (mad
 from __future__ import annotations
 
 import argparse
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from outscope import ClasswiseNNKDetector, NNKDetector, nnk
+from outscope import ClasswiseNNKDetector, NNKDetector, geometry, nnk
 from outscope._rows import Rows
 from outscope.metrics import auroc
 from outscope.paper.features import Store
@@ -18,14 +19,18 @@ from outscope.paper.tasks import Task
 from outscope.text.weights import DEFAULT
 
 TASKS = [
+    ("pretrained", Task("banking77", 25, 0)),
     ("pretrained", Task("banking77", 50, 0)),
+    ("pretrained", Task("banking77", 75, 0)),
     ("pretrained", Task("clinc150", 100, 0)),
     ("pretrained", Task("20newsgroups", 25, 0)),
+    ("pretrained", Task("20newsgroups", 50, 0)),
     ("pretrained", Task("20newsgroups", 75, 0)),
     ("pretrained", Task("ag_news", 50, 0)),
     ("pretrained", Task("ag_news", 75, 0)),
     ("finetuned", Task("banking77", 25, 0)),
     ("finetuned", Task("banking77", 75, 0)),
+    ("finetuned", Task("clinc150", 100, 0)),
     ("contrastive", Task("banking77", 25, 0)),
     ("contrastive", Task("banking77", 50, 0)),
     ("contrastive", Task("clinc150", 100, 0)),
@@ -46,22 +51,37 @@ def measured(features, detector):
     return 100 * auroc(held.is_ood.astype(int), detector.ood_score(features.validation))
 
 
+@contextmanager
+def choosing(*, metric, width=geometry.CLASS_WIDTH):
+    """Class-wise detectors with the metric or without, and kernels of a given width."""
+    before = nnk.wants_metric, geometry.CLASS_WIDTH
+    nnk.wants_metric, geometry.CLASS_WIDTH = (lambda rows, membership: metric), width
+    try:
+        yield
+    finally:
+        nnk.wants_metric, geometry.CLASS_WIDTH = before
+
+
 def line(store, representation, task):
     features = store.features(task, representation)
     X, y = features.train, features.data.train.labels
-    chosen = nnk.wants_metric
-    values = [measured(features, NNKDetector(random_state=0))]
-    for metric in (False, True):
-        nnk.wants_metric = lambda rows, membership, metric=metric: metric
+    blind = NNKDetector(random_state=0)
+    values = [measured(features, blind)]
+    sigma = blind.dictionary_.bandwidth_
+    values.append(measured(features, ClasswiseNNKDetector(0.25, bandwidth=sigma, random_state=0)))
+    for width in (geometry.CLASS_WIDTH, 1 / 3):
+        with choosing(metric=False, width=width):
+            values.append(measured(features, ClasswiseNNKDetector(0.25, random_state=0)))
+    with choosing(metric=True):
         values.append(measured(features, ClasswiseNNKDetector(random_state=0)))
-    nnk.wants_metric = chosen
-    default = ClasswiseNNKDetector(random_state=0).fit(X, y).metric_ is not None
-    shown = [f"{value:.2f}" for value in values]
-    shown[1 + default] = f"**{shown[1 + default]}**"
-    rows_a_class = len(X) / len(np.unique(y))
-    name = f"{task.dataset} {task.ratio} %, {representation}"
+    default = ClasswiseNNKDetector(random_state=0)
+    values.append(measured(features, default))
+    kind = "metric" if default.metric_ is not None else f"{len(default.atoms_) / len(X):.0%}"
     return (
-        f"| {name} | {within_share(X, y):.2f} | {rows_a_class:,.0f} | " + " | ".join(shown) + " |"
+        f"| {task.dataset} {task.ratio} %, {representation} | {within_share(X, y):.2f} "
+        f"| {len(X) / len(np.unique(y)):,.0f} | "
+        + " | ".join(f"{value:.2f}" for value in values)
+        + f" ({kind}) |"
     )
 
 
@@ -71,7 +91,9 @@ if __name__ == "__main__":
     parser.add_argument("--store", type=Path, required=True)
     options = parser.parse_args()
     store = Store(options.store, options.data, DEFAULT, lambda words: None)
-    print("| task | variance within | rows a class | label-blind | plain | within-class metric |")
-    print("|---" * 6 + "|")
+    head = ["task", "variance within", "rows a class", "label-blind", "σ of label-blind"]
+    head += ["σ = spread / 13", "σ = spread / 3", "metric", "**default**"]
+    print("| " + " | ".join(head) + " |")
+    print("|---" * len(head) + "|")
     for representation, task in TASKS:
         print(line(store, representation, task), flush=True)

@@ -5,8 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from outscope import InputError, NNKMeans
+from outscope._learning import eight_bit, widened
+from outscope._rows import Rows
+from outscope.geometry import auto_bandwidth, measure_geometry
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +51,32 @@ def test_sizes_by_number_share_and_default(X):
     assert len(NNKMeans(random_state=0).fit(X).atoms_) == 60
 
 
+def test_eight_bits_a_number_take_a_quarter_of_the_bytes_and_change_little(X):
+    plain, small = (NNKMeans(30, random_state=0, precision=p).fit(X) for p in ("float32", "int8"))
+    assert plain.stored_bytes_ == 30 * 9 * 4
+    assert small.stored_bytes_ == 30 * (9 + 4)
+    assert small.atoms_.dtype == np.float32
+    assert 0 < np.abs(small.atoms_ - plain.atoms_).max() <= np.abs(plain.atoms_).max() / 253
+    np.testing.assert_allclose(small.encode(X).ood_score, plain.encode(X).ood_score, atol=0.01)
+    budget = 20 * (9 + 4)
+    assert len(NNKMeans(max_bytes=budget, precision="int8", random_state=0).fit(X).atoms_) == 20
+
+
+@given(
+    arrays(
+        np.float32,
+        (3, 5),
+        elements=st.floats(-1e6, 1e6, width=32).filter(lambda v: v == 0 or abs(v) > 1e-6),
+    )
+)
+def test_eight_bit_atoms_are_what_they_stand_for(atoms):
+    steps, scale = eight_bit(atoms)
+    again = eight_bit(widened(steps, scale))
+    np.testing.assert_array_equal(again[0], steps)
+    np.testing.assert_array_equal(again[1], scale)
+    assert (np.abs(widened(steps, scale) - atoms) <= 0.5001 * scale).all()
+
+
 def test_more_atoms_than_rows_keeps_every_row(X):
     model = NNKMeans(1000).fit(X)
     assert len(model.atoms_) == len(X)
@@ -64,6 +96,9 @@ def test_bandwidth_follows_the_geometry(X):
     wide = NNKMeans(random_state=0).fit(X).bandwidth_
     tight = np.repeat(X[:40], 30, axis=0) + 0.01 * np.random.default_rng(0).normal(size=(1200, 9))
     assert NNKMeans(random_state=0).fit(tight).bandwidth_ > 2 * wide
+    apart = np.eye(40)[:, :30] + 0.3 * np.random.default_rng(0).normal(size=(40, 30))
+    far = measure_geometry(Rows(apart, normalize=True), np.random.RandomState(0))
+    assert auto_bandwidth(far) == pytest.approx(far.gap / 5)
     assert NNKMeans(bandwidth=0.123).fit(X).bandwidth_ == 0.123
     assert NNKMeans(kernel="cosine").fit(X).bandwidth_ == 0.0
 

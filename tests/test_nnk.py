@@ -146,3 +146,35 @@ def test_loose_or_unlabelled_rows_keep_their_distances():
     assert ClasswiseNNKDetector(random_state=0).fit(X, np.arange(90)).metric_ is None
     many = rng.normal(size=(480, 20))
     assert ClasswiseNNKDetector(random_state=0).fit(many, np.arange(480) % 3).metric_ is not None
+
+
+def test_classes_are_explained_by_a_wider_kernel_than_rows_without_labels():
+    rng = np.random.default_rng(0)
+    y = np.arange(300) % 5
+    X = 1.2 * np.eye(5, 40)[y] + 0.2 * rng.normal(size=(300, 40))
+    blind = NNKDetector(random_state=0).fit(X)
+    assert ClasswiseNNKDetector(random_state=0).fit(X, y).bandwidth_ > blind.dictionary_.bandwidth_
+    alone = ClasswiseNNKDetector(random_state=0).fit(X)
+    assert alone.bandwidth_ == pytest.approx(blind.dictionary_.bandwidth_, rel=0.1)
+
+
+def test_rows_that_lie_far_apart_are_kept_as_they_are():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(200, 60)), np.arange(200) % 4
+    assert len(ClasswiseNNKDetector(random_state=0).fit(X, y).atoms_) == 200
+    assert len(ClasswiseNNKDetector(10, random_state=0).fit(X, y).atoms_) == 40
+    together = np.repeat(X[:50], 4, axis=0) + 0.1 * rng.normal(size=(200, 60))
+    assert len(ClasswiseNNKDetector(random_state=0).fit(together, y).atoms_) == 52
+
+
+@pytest.mark.parametrize("kind", [NNKDetector, ClasswiseNNKDetector])
+def test_eight_bit_atoms_are_saved_small_and_score_the_same_when_loaded(kind, blobs, tmp_path):
+    X, y, fresh, far = blobs
+    queries = np.concatenate([fresh, far])
+    detector = kind(precision="int8", random_state=0).fit(X, y)
+    assert detector.stored_bytes_ < detector.atoms_.nbytes / 3 or detector.metric_ is not None
+    detector.save(tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    assert loaded.stored_bytes_ == detector.stored_bytes_
+    assert (loaded.ood_score(queries) == detector.ood_score(queries)).all()
+    assert (detector.training_scores_ == np.sort(detector.ood_score(X))).all()

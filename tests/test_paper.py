@@ -104,7 +104,7 @@ def test_every_printed_number_is_there():
 def test_grids_and_presets_are_the_papers():
     assert len(list(grid("ec-nnk-means"))) == 20
     assert len(list(grid("c-kmeans"))) == len(CLASS_ATOMS)
-    detector = make(Variant("c-ec-nnk-means", "paper"), (32, 0.03), 500, 7)
+    detector = make(Variant("c-ec-nnk-means", "paper"), (32, 0.03), 7)
     wanted = {
         "kernel": "cosine",
         "update": "mod",
@@ -114,7 +114,7 @@ def test_grids_and_presets_are_the_papers():
     }
     assert {name: detector.get_params()[name] for name in wanted} == wanted
     assert detector.random_state == 7
-    assert make(Variant("nnk-means", "small"), (), 1000, 0).n_atoms == 130
+    assert make(Variant("nnk-means", "small"), (), 0).precision == "int8"
     assert len(variants("pretrained")) == 8 + 4 + 1
     assert len(variants("finetuned")) == 12 + 4 + 1
 

@@ -40,6 +40,14 @@ def own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("OUTSCOPE_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
+def test_the_head_alone_gives_logits_of_embeddings_at_hand(trained):
+    encoder = make_encoder(trained)
+    found = encoder.logits_of(encoder.features(TEXTS))
+    np.testing.assert_allclose(found, encoder.features(TEXTS, "logits"), atol=1e-5)
+    with pytest.raises(InputError, match="last layer"):
+        make_encoder(trained, layer=-2).logits_of(found)
+
+
 def logits(folder):
     return make_encoder(folder).features(TEXTS, "logits")
 

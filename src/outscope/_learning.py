@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -112,6 +113,7 @@ class Recipe:
     n_epochs: int
     n_plain_epochs: int
     max_atoms: int | None
+    eight_bits: bool  # whether the atoms end on values that 8 bits a number can hold
     normalize: bool
     n_jobs: int | None
 
@@ -186,6 +188,8 @@ def learn(
             atoms, mass = merge_atoms(atoms, mass, size)
             atoms, probability = _unit_if_cosine(atoms, recipe), mass / mass.sum()
         on_epoch(epoch, len(atoms), losses[-1])
+    if recipe.eight_bits:
+        atoms = widened(*eight_bit(atoms))
     look = _look(X, rows, atoms, recipe, None, last=True)
     used = np.flatnonzero(look.statistics.usage)
     if 0 < len(used) < len(atoms):
@@ -199,6 +203,25 @@ def learn(
         look.statistics.loss / look.statistics.rows,
         losses,
     )
+
+
+def eight_bit(atoms: Matrix) -> tuple[np.ndarray[Any, np.dtype[np.int8]], Matrix]:
+    """Atoms as whole numbers from −127 to 127 and one scale each, (m, d) and (m, 1).
+
+    What they stand for gives the same numbers and scales again, to the last bit.
+    """
+    largest = np.abs(atoms).max(axis=1, keepdims=True).astype(np.float64)
+    # A scale of 16 bits, rounded up: its products with the numbers are exact in float32.
+    fraction, exponent = np.frexp(largest / 127.0)
+    scale = np.ldexp(np.ceil(fraction * 2.0**16) / 2.0**16, exponent).astype(np.float32)
+    steps = np.divide(atoms, scale, out=np.zeros_like(atoms), where=scale > 0)
+    return np.rint(steps).astype(np.int8), scale
+
+
+def widened(steps: np.ndarray[Any, np.dtype[np.int8]], scale: Matrix) -> Matrix:
+    """The atoms that `eight_bit` numbers stand for, as scoring uses them."""
+    atoms: Matrix = steps.astype(np.float32) * scale
+    return atoms
 
 
 @dataclass

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_random_state
 
 from outscope._coder import Coder, Codes
-from outscope._learning import Learned, Recipe, learn
+from outscope._learning import Learned, Recipe, eight_bit, learn, widened
 from outscope._parameters import (
     JOBS,
     MATRIX,
@@ -48,6 +48,7 @@ RULES = {
     "n_plain_epochs": at_least(0),
     "init": one_of("k-means++", "random") | MATRIX,
     "normalize": one_of(True, False),
+    "precision": one_of("float32", "int8"),
     "n_jobs": JOBS,
 }
 
@@ -71,11 +72,13 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     n_epochs, n_plain_epochs : passes over the data; the last ones run with λ = 0.
     init : "k-means++" (drawn in blocks), "random", or a matrix of first atoms.
     normalize : scale rows to unit length first.
+    precision : "float32", or "int8" for atoms of 8 bits a number, a quarter of the bytes.
     n_jobs : threads; None uses every core of the process. Results do not depend on it.
 
     Attributes
     ----------
-    atoms_ : (m, d) float32. atom_probability_ : (m,) share of all non-zero weights.
+    atoms_ : (m, d) float32. stored_bytes_ : what they take in a saved model.
+    atom_probability_ : (m,) share of all non-zero weights.
     representatives_ : (m, 3) training rows that lean most on each atom, −1 where there are fewer.
     reconstruction_error_ : mean ood_score of the training rows (cosine: the paper's normalised
         error; Gaussian: a soft squared distance to what the atoms explain).
@@ -103,6 +106,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         n_plain_epochs: int = 2,
         init: str | Matrix = "k-means++",
         normalize: bool = True,
+        precision: str = "float32",
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -119,6 +123,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         self.n_plain_epochs = n_plain_epochs
         self.init = init
         self.normalize = normalize
+        self.precision = precision
         self.random_state = random_state
         self.n_jobs = n_jobs
 
@@ -146,7 +151,9 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         if first is None:
             first = self._first_atoms(X, rows, rng)
         learned = self._learn(X, rows, first)
-        self.atoms_ = learned.atoms
+        self.stored_atoms_, self.atom_scale_ = learned.atoms, None
+        if self.precision == "int8":
+            self.stored_atoms_, self.atom_scale_ = eight_bit(learned.atoms)
         self.atom_probability_ = learned.probability
         self.representatives_ = learned.representatives
         self.reconstruction_error_ = learned.loss
@@ -155,8 +162,25 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         self.prepare()
         return learned.scores
 
+    @property
+    def atoms_(self) -> Matrix:
+        """The atoms as scoring uses them, (m, d) float32."""
+        return self._atoms
+
+    @property
+    def stored_bytes_(self) -> int:
+        """Bytes that the atoms take in a saved model."""
+        return sum(
+            part.nbytes for part in (self.stored_atoms_, self.atom_scale_) if part is not None
+        )
+
     def prepare(self) -> None:
         """Build what scoring needs from the fitted attributes (after fit or load)."""
+        self._atoms: Matrix = (
+            self.stored_atoms_
+            if self.atom_scale_ is None
+            else widened(self.stored_atoms_, self.atom_scale_)
+        )
         self._coder = Coder(self.atoms_, self.bandwidth_, normalize=self.normalize)
 
     def encode(self, X: Any) -> Codes:
@@ -206,6 +230,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
             n_epochs=max(1, self.n_epochs) if pruned else 0 if complete else self.n_epochs,
             n_plain_epochs=min(self.n_plain_epochs, max(0, self.n_epochs - 1)),
             max_atoms=target,
+            eight_bits=self.precision == "int8",
             normalize=self.normalize,
             n_jobs=self.n_jobs,
         )
@@ -221,7 +246,9 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
             share = self.max_atoms < 1
             wanted.append(math.ceil(self.max_atoms * n_start) if share else int(self.max_atoms))
         if self.max_bytes is not None:
-            wanted.append(max(1, int(self.max_bytes) // (4 * width)))
+            # An atom of 8 bits a number has one scale beside them.
+            size = width + 4 if self.precision == "int8" else 4 * width
+            wanted.append(max(1, int(self.max_bytes) // size))
         return min(wanted, default=None)
 
     def _first_atoms(self, X: Matrix, rows: Rows, rng: np.random.RandomState) -> Matrix:

@@ -17,17 +17,23 @@ PROBES = 512
 REFERENCES = 50_000
 # σ = spread² / (SCALE · gap). Pre-trained text embeddings want a narrow kernel, well below
 # the squared distance between neighbours; fine-tuned ones, whose classes have collapsed, a wide
-# one. One constant serves both: see docs/defaults.md for the table behind it.
+# one. One constant serves both: see docs/defaults.md for the tables behind these.
 SCALE = 400.0
-# Limits of σ, relative to the spread.
+# Limits of σ, relative to the spread; and relative to the gap, for rows that lie far apart.
 NARROWEST, WIDEST = 1 / 50, 1 / 2
+NARROWEST_FOR_GAP = 1 / 5
+# σ relative to the spread where each class has its own atoms: none of another class can be mixed
+# in, so a wider kernel helps a class to explain what lies between its own atoms. Wider still gains
+# another tenth of a point and makes scoring several times slower: fewer classes can be ruled out.
+CLASS_WIDTH = 1 / 13
+# Rows whose nearest neighbour is this far away, relative to the spread, do not form clusters that
+# averages could stand for.
+ISOLATED = 0.3
 # Classes that hold less than this share of all variance have collapsed, as those of a fine-tuned
 # encoder do (0.02 to 0.08; pre-trained 0.5 and more).
 COLLAPSED = 0.25
 # Classes with this many rows for each column are regions whose shape can be learned.
 ROWS_A_COLUMN = 8
-# Share of the identity in a within-class covariance, which keeps its inverse tame.
-SHRINKAGE = 0.1
 # Rows that are turned at a time; always the same ones together, so that bits do not depend on how
 # many threads there are.
 TURNED_ROWS = 512
@@ -66,13 +72,24 @@ def measure_geometry(rows: Rows, rng: np.random.RandomState) -> Geometry:
     return Geometry(float(np.median(gap)) if len(gap) else 0.0, max(spread, 0.0))
 
 
-def auto_bandwidth(geometry: Geometry) -> float:
+def auto_bandwidth(geometry: Geometry, *, gap_floor: float = NARROWEST_FOR_GAP) -> float:
     """Bandwidth for a Gaussian kernel, from the geometry alone; 1 where all rows are equal."""
     gap, spread = geometry
     if gap <= 0.0:
         return 1.0
     spread = max(spread, gap)
-    return min(max(spread / (SCALE * gap), NARROWEST), WIDEST) * spread
+    wanted = max(spread / (SCALE * gap), NARROWEST, gap_floor * gap / spread)
+    return min(wanted, WIDEST) * spread
+
+
+def class_bandwidth(geometry: Geometry) -> float:
+    """Bandwidth where each class has atoms of its own; 1 where all rows are equal."""
+    return CLASS_WIDTH * max(geometry) if geometry.gap > 0.0 else 1.0
+
+
+def are_isolated(geometry: Geometry) -> bool:
+    """Whether rows are so far from each other that averages of them lose what each one says."""
+    return geometry.gap > ISOLATED * geometry.spread
 
 
 def wants_metric(rows: Rows, membership: IntArray) -> bool:
@@ -105,8 +122,10 @@ def within_metric(rows: Rows, membership: IntArray) -> FloatArray:
         scatter += exact.T @ exact
         start += len(block)
     scatter -= sums.T @ (sums / counts[:, None])
-    scatter *= (1.0 - SHRINKAGE) * d / np.trace(scatter)
-    scatter[np.diag_indices(d)] += SHRINKAGE
+    # A share of the identity keeps the inverse tame; the more rows, the less is needed.
+    shrinkage = d / (d + len(rows))
+    scatter *= (1.0 - shrinkage) * d / np.trace(scatter)
+    scatter[np.diag_indices(d)] += shrinkage
     values, vectors = np.linalg.eigh(scatter)
     metric: FloatArray = (vectors / np.sqrt(values)) @ vectors.T
     return metric

@@ -10,14 +10,16 @@ from sklearn.utils import check_random_state
 
 from outscope._coder import ClassCoder
 from outscope._engine import NonFiniteRowsError
-from outscope._rows import EPOCH_ROWS, Rows, seed_atoms, size_for
+from outscope._rows import AUTO_LIMIT, EPOCH_ROWS, Rows, seed_atoms, size_for
 from outscope._sklearn import check_labels, check_rows, scoring_rows
 from outscope._types import FloatArray, IntArray, Matrix
 from outscope.detector import Detector
 from outscope.dictionary import RULES, NNKMeans
 from outscope.explanation import Evidence, Explanation
 from outscope.geometry import (
+    are_isolated,
     auto_bandwidth,
+    class_bandwidth,
     measure_geometry,
     turn,
     wants_metric,
@@ -64,6 +66,7 @@ class NNKDetector(Detector):
         n_plain_epochs: int = 2,
         init: str | Matrix = "k-means++",
         normalize: bool = True,
+        precision: str = "float32",
         contamination: float = 0.05,
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
@@ -81,6 +84,7 @@ class NNKDetector(Detector):
         self.n_plain_epochs = n_plain_epochs
         self.init = init
         self.normalize = normalize
+        self.precision = precision
         self.contamination = contamination
         self.random_state = random_state
         self.n_jobs = n_jobs
@@ -90,6 +94,11 @@ class NNKDetector(Detector):
         """The stored atoms, (m, d)."""
         atoms: Matrix = self.dictionary_.atoms_
         return atoms
+
+    @property
+    def stored_bytes_(self) -> int:
+        """Bytes that the atoms take in a saved model."""
+        return self.dictionary_.stored_bytes_
 
     def _dictionary(self, **changes: Any) -> NNKMeans:
         parameters = self.get_params(deep=False)
@@ -144,7 +153,8 @@ class ClasswiseNNKDetector(NNKDetector):
     `bandwidth` "auto" reads the labels too: where classes have collapsed, as those of a fine-tuned
     encoder do, or are large enough to show their shape, rows are turned to the metric within
     classes. `metric_` is that matrix or None, and atoms are in its space. `n_atoms` "auto" is a
-    quarter of the rows; under that metric they are drawn over all classes at once.
+    quarter of the rows, drawn over all classes at once under that metric; rows too far from each
+    other to be averaged are kept as they are. No class has more than 2,000.
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).normal(size=(60, 4)) + np.repeat(np.eye(2, 4) * 9, 30, axis=0)
@@ -160,11 +170,17 @@ class ClasswiseNNKDetector(NNKDetector):
         """The stored atoms of all classes, one class after the other, (m, d)."""
         return np.concatenate([dictionary.atoms_ for dictionary in self.dictionaries_])
 
+    @property
+    def stored_bytes_(self) -> int:
+        """Bytes that the atoms of all classes, and the metric where there is one, take."""
+        atoms = sum(dictionary.stored_bytes_ for dictionary in self.dictionaries_)
+        return atoms if self.metric_ is None else atoms + self.metric_.nbytes
+
     def _learn(self, X: Matrix, y: Any) -> FloatArray:
         labels = np.zeros(len(X), dtype=int) if y is None else check_labels(y, len(X))
         self.classes_, membership = np.unique(labels, return_inverse=True)
         rng = check_random_state(self.random_state)
-        rows = self._survey(X, membership, rng)
+        rows, n_atoms = self._survey(X, membership, rng)
         firsts = self._first_atoms(rows, membership, rng)
         budget = None if self.max_bytes is None else max(1, self.max_bytes // len(self.classes_))
         self.dictionaries_ = []
@@ -172,7 +188,10 @@ class ClasswiseNNKDetector(NNKDetector):
             mine = np.flatnonzero(membership == c)
             # One bandwidth for all classes makes their scores comparable.
             dictionary = self._dictionary(
-                bandwidth=self.bandwidth_ or "auto", max_bytes=budget, normalize=self._unit
+                n_atoms=n_atoms,
+                bandwidth=self.bandwidth_ or "auto",
+                max_bytes=budget,
+                normalize=self._unit,
             )
             dictionary.learn_scores(rows.take(mine), rng, first)
             found = dictionary.representatives_
@@ -186,18 +205,29 @@ class ClasswiseNNKDetector(NNKDetector):
         """Whether the dictionaries see rows of unit length."""
         return self.normalize and self.metric_ is None
 
-    def _survey(self, X: Matrix, membership: IntArray, rng: np.random.RandomState) -> Rows:
-        """Choose metric and bandwidth; return the rows under them."""
+    def _survey(
+        self, X: Matrix, membership: IntArray, rng: np.random.RandomState
+    ) -> tuple[Rows, int | float | str]:
+        """Choose metric and bandwidth; return the rows under them, and atoms to learn a class."""
         rows = Rows(X, normalize=self.normalize)
         self.metric_, self.bandwidth_ = None, 0.0
-        if self.kernel == "gaussian" and self.bandwidth != "auto":
+        if self.kernel == "cosine":
+            return rows, self.n_atoms
+        if self.bandwidth != "auto":
             self.bandwidth_ = float(self.bandwidth)
-        elif self.kernel == "gaussian":
-            if wants_metric(rows, membership):
-                self.metric_ = within_metric(rows, membership)
-                rows = Rows(self._turned(X), normalize=False)
-            self.bandwidth_ = auto_bandwidth(measure_geometry(rows, rng))
-        return rows
+            return rows, self.n_atoms
+        if wants_metric(rows, membership):
+            self.metric_ = within_metric(rows, membership)
+            rows = Rows(self._turned(X), normalize=False)
+            self.bandwidth_ = auto_bandwidth(measure_geometry(rows, rng), gap_floor=0.0)
+            return rows, self.n_atoms
+        geometry = measure_geometry(rows, rng)
+        if len(self.classes_) == 1:
+            self.bandwidth_ = auto_bandwidth(geometry)
+            return rows, self.n_atoms
+        self.bandwidth_ = class_bandwidth(geometry)
+        kept = self.n_atoms == "auto" and are_isolated(geometry)
+        return rows, AUTO_LIMIT if kept else self.n_atoms
 
     def _first_atoms(
         self, rows: Rows, membership: IntArray, rng: np.random.RandomState

@@ -67,14 +67,14 @@ class Store:
         data = load_task(task, self.data)
         encoder = self.encoder_for(task, representation, data)
 
-        def rows(part: Part, kind: str = "embedding") -> Matrix:
-            self.tell(f"{kind} of {len(part.texts):,} texts")
-            return encoder.features(part.texts, kind, cache=self.cache)
+        def rows(part: Part) -> Matrix:
+            self.tell(f"embedding {len(part.texts):,} texts")
+            return encoder.features(part.texts, cache=self.cache)
 
+        train, validation, test = rows(data.train), rows(data.validation), rows(data.test)
         logits = None
         if representation != "pretrained":
-            logits = rows(data.train, "logits"), rows(data.test, "logits")
-        train, validation, test = rows(data.train), rows(data.validation), rows(data.test)
+            logits = encoder.logits_of(train), encoder.logits_of(test)
         return Features(data, train, validation, test, logits, encoder.name)
 
     def smoothness(self, task: Task, representation: str) -> Matrix:

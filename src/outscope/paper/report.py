@@ -85,7 +85,7 @@ def _pictured(store: Store) -> tuple[Any, list[tuple[str, list[str], list[list[s
     features = store.features(PICTURED, "pretrained")
     part = features.data.validation
     values = chosen("nnk-means", PICTURED.dataset, PICTURED.ratio, "pretrained")
-    detector: Any = make(Variant("nnk-means", PAPER), values, len(features.train), PICTURED.seed)
+    detector: Any = make(Variant("nnk-means", PAPER), values, PICTURED.seed)
     detector.fit(features.train)
     errors = detector.ood_score(features.validation)
     figure = figures.picture(

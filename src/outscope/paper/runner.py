@@ -121,7 +121,7 @@ def _measure(job: Job, store: Store, records: Records) -> Record:
     features = store.features(job.task, job.representation)
     values = _values(job, store, records)
     rows = len(features.train)
-    detector = make(job.variant, values, rows, job.task.seed)
+    detector = make(job.variant, values, job.task.seed)
     train, test = _rows_for(detector, job, features, store)
     begin = time.perf_counter()
     detector.fit(train, features.data.train.labels[: len(train)])
@@ -172,8 +172,10 @@ def _scored(detector: Detector, rows: Matrix) -> tuple[FloatArray, float]:
 
 
 def _stored_bytes(detector: Detector) -> int:
-    """Bytes of the vectors that scoring needs, as float32."""
-    kept = (getattr(detector, n, None) for n in ("atoms_", "means_", "whitening_", "metric_"))
+    """Bytes of the vectors that scoring needs: as they are saved, or as float32."""
+    if hasattr(detector, "stored_bytes_"):
+        return int(detector.stored_bytes_)
+    kept = (getattr(detector, n, None) for n in ("atoms_", "means_", "whitening_"))
     return sum(4 * np.asarray(one).size for one in kept if one is not None)
 
 
@@ -198,7 +200,7 @@ def _tune(job: Job, store: Store, key: str) -> Record:
     tried: list[dict[str, Any]] = []
     for values in grid(job.variant.method):
         store.tell(f"tuning {job.variant.method}: {values}")
-        detector: Any = make(job.variant, values, len(features.train), TUNING_SEED)
+        detector: Any = make(job.variant, values, TUNING_SEED)
         detector.fit(features.train, features.data.train.labels)
         truth = features.data.validation.is_ood.astype(int)
         found = auroc(truth, detector.ood_score(features.validation))

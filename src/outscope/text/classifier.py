@@ -46,6 +46,14 @@ class Classifier:
             advance=advance,
         )
 
+    def logits_of(self, vectors: Matrix) -> Matrix:
+        """Logits of rows that `vectors` gave: the head alone, no pass through the network."""
+        self.eval()
+        with torch.inference_mode():
+            rows = torch.as_tensor(vectors, device=self.network.device)
+            found: Matrix = self.head(rows).float().cpu().numpy()
+        return found
+
     def parameters(self) -> dict[str, torch.nn.Parameter]:
         """Every parameter by name."""
         core = {f"core.{name}": p for name, p in self.network.core.named_parameters()}

@@ -173,6 +173,16 @@ class TransformerEncoder(Encoder):
                 "first: outscope finetune TEXTS.csv --out FOLDER, then use --encoder FOLDER"
             )
 
+    def logits_of(self, embeddings: Matrix) -> Matrix:
+        """Logits of texts whose embeddings are at hand, which are what the head sees."""
+        self._demand_head("logits")
+        if self.layer not in (None, -1):
+            raise InputError(
+                f"layer={self.layer}: the head sees the last layer; ask features(texts, 'logits')"
+            )
+        found: Matrix = self._network().logits_of(embeddings)
+        return found
+
     def _compute(self, texts: Sequence[str], kind: str, advance: Advance) -> Matrix:
         if kind != "embedding":
             self._demand_head(kind)
