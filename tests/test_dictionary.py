@@ -98,7 +98,10 @@ def test_bandwidth_follows_the_geometry(X):
     assert NNKMeans(random_state=0).fit(tight).bandwidth_ > 2 * wide
     apart = np.eye(40)[:, :30] + 0.3 * np.random.default_rng(0).normal(size=(40, 30))
     far = measure_geometry(Rows(apart, normalize=True), np.random.RandomState(0))
-    assert auto_bandwidth(far) == pytest.approx(far.gap / 5)
+    assert auto_bandwidth(far, averaged=0.75) == pytest.approx(0.75 * far.gap / 4)
+    assert auto_bandwidth(far, averaged=0.75) > 2 * auto_bandwidth(far)
+    assert NNKMeans(random_state=0).fit(apart).n_neighbors_ == 6
+    assert NNKMeans(random_state=0).fit(tight).n_neighbors_ == 20
     assert NNKMeans(bandwidth=0.123).fit(X).bandwidth_ == 0.123
     assert NNKMeans(kernel="cosine").fit(X).bandwidth_ == 0.0
 

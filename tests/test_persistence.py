@@ -43,7 +43,7 @@ def test_manifest_says_what_is_inside(model):
     assert manifest["kernel"] == "gaussian"
     assert manifest["normalize"] is True
     assert {"outscope", "numpy", "scikit-learn"} <= set(manifest["versions"])
-    assert manifest["state"]["parameters"]["n_neighbors"] == 20
+    assert manifest["state"]["parameters"]["n_neighbors"] == "auto"
 
 
 def test_truncated_arrays_are_refused(model):

@@ -23,11 +23,11 @@ from outscope._parameters import (
     check_parameters,
     one_of,
 )
-from outscope._rows import Rows, seed_atoms, size_for
+from outscope._rows import Rows, averaged, seed_atoms, size_for
 from outscope._sklearn import all_or_nothing, check_rows, largest_value, scoring_rows
 from outscope._types import Matrix
 from outscope.errors import InputError
-from outscope.geometry import auto_bandwidth, measure_geometry
+from outscope.geometry import CANDIDATES, auto_bandwidth, candidates_for, measure_geometry
 
 log = logging.getLogger("outscope")
 
@@ -36,7 +36,7 @@ LONGEST_VALUE = 1e12
 
 RULES = {
     "n_atoms": one_of("auto") | at_least(1) | between(0, 1),
-    "n_neighbors": at_least(1),
+    "n_neighbors": one_of("auto") | at_least(1),
     "n_fit_neighbors": one_of(None) | at_least(1),
     "kernel": one_of("gaussian", "cosine"),
     "bandwidth": one_of("auto") | POSITIVE,
@@ -60,7 +60,8 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     ----------
     n_atoms : dictionary size; a share of the rows if below 1; "auto" is a quarter, at most 2,000.
         Never more than there are different rows.
-    n_neighbors : candidate atoms for each row.
+    n_neighbors : candidate atoms for each row; "auto" is 6 for a narrow kernel, which uses no more,
+        and 20 otherwise.
     n_fit_neighbors : candidates while learning, None for as many as `n_neighbors`; a few learn as
         good a dictionary in less time.
     kernel : "gaussian", exp(−‖x − c‖² / 2σ) with atoms that keep their length, or "cosine".
@@ -82,7 +83,8 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     representatives_ : (m, 3) training rows that lean most on each atom, −1 where there are fewer.
     reconstruction_error_ : mean ood_score of the training rows (cosine: the paper's normalised
         error; Gaussian: a soft squared distance to what the atoms explain).
-    bandwidth_ : σ in use, 0 for the cosine kernel. losses_ : that mean, epoch by epoch.
+    losses_ : that mean, epoch by epoch.
+    bandwidth_, n_neighbors_ : σ (0 for the cosine kernel) and candidates in use.
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).normal(size=(200, 8))
@@ -94,7 +96,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         self,
         n_atoms: int | float | str = "auto",
         *,
-        n_neighbors: int = 20,
+        n_neighbors: int | str = "auto",
         n_fit_neighbors: int | None = 5,
         kernel: str = "gaussian",
         bandwidth: float | str = "auto",
@@ -147,7 +149,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
                 f"X has values beyond {LONGEST_VALUE:g}, too large for normalize=False; rescale X"
             )
         rows = Rows(X, normalize=self.normalize)
-        self.bandwidth_ = self._choose_bandwidth(rows, rng)
+        self._survey(rows, rng)
         if first is None:
             first = self._first_atoms(X, rows, rng)
         learned = self._learn(X, rows, first)
@@ -186,7 +188,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     def encode(self, X: Any) -> Codes:
         """Atoms, weights and ood_score of each row."""
         rows, _ = scoring_rows(self, X)
-        return self._coder.code(rows, self.n_neighbors, self.n_jobs)
+        return self._coder.code(rows, self.n_neighbors_, self.n_jobs)
 
     def transform(self, X: Any) -> scipy.sparse.csr_matrix:
         """Non-negative codes as a sparse (rows × atoms) matrix."""
@@ -208,12 +210,19 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     def _n_features_out(self) -> int:
         return len(self.atoms_)
 
-    def _choose_bandwidth(self, rows: Rows, rng: np.random.RandomState) -> float:
+    def _survey(self, rows: Rows, rng: np.random.RandomState) -> None:
+        """Choose what the rows alone can say: bandwidth and number of candidates."""
+        wanted = CANDIDATES
         if self.kernel == "cosine":
-            return 0.0
-        if self.bandwidth != "auto":
-            return float(self.bandwidth)
-        return auto_bandwidth(measure_geometry(rows, rng))
+            self.bandwidth_ = 0.0
+        elif self.bandwidth != "auto":
+            self.bandwidth_ = float(self.bandwidth)
+        else:
+            geometry = measure_geometry(rows, rng)
+            share = averaged(self.n_atoms, len(rows))
+            self.bandwidth_ = auto_bandwidth(geometry, averaged=share)
+            wanted = candidates_for(self.bandwidth_, geometry)
+        self.n_neighbors_ = wanted if self.n_neighbors == "auto" else int(self.n_neighbors)
 
     def _learn(self, X: Matrix, rows: Rows, first: Matrix) -> Learned:
         target = self._target(len(first), X.shape[1])
@@ -221,8 +230,8 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         complete = len(first) >= len(X) and not isinstance(self.init, np.ndarray)
         pruned = self.entropy > 0 or (target is not None and target < len(first))
         recipe = Recipe(
-            n_neighbors=min(self.n_fit_neighbors or self.n_neighbors, self.n_neighbors),
-            n_final_neighbors=self.n_neighbors,
+            n_neighbors=min(self.n_fit_neighbors or self.n_neighbors_, self.n_neighbors_),
+            n_final_neighbors=self.n_neighbors_,
             bandwidth=self.bandwidth_,
             update=self.update,
             entropy=float(self.entropy),

@@ -19,9 +19,9 @@ REFERENCES = 50_000
 # the squared distance between neighbours; fine-tuned ones, whose classes have collapsed, a wide
 # one. One constant serves both: see docs/defaults.md for the tables behind these.
 SCALE = 400.0
-# Limits of σ, relative to the spread; and relative to the gap, for rows that lie far apart.
+# Limits of σ, relative to the spread; and relative to the gap, for averages of rows far apart.
 NARROWEST, WIDEST = 1 / 50, 1 / 2
-NARROWEST_FOR_GAP = 1 / 5
+GAP_BRIDGED = 1 / 4
 # σ relative to the spread where each class has its own atoms: none of another class can be mixed
 # in, so a wider kernel helps a class to explain what lies between its own atoms. Wider still gains
 # another tenth of a point and makes scoring several times slower: fewer classes can be ruled out.
@@ -37,6 +37,11 @@ ROWS_A_COLUMN = 8
 # Rows that are turned at a time; always the same ones together, so that bits do not depend on how
 # many threads there are.
 TURNED_ROWS = 512
+
+
+# Candidate atoms for a row: a narrow kernel, well below the distance between neighbours, gives
+# weight to a few atoms only, and more candidates cost time without being used.
+FEW_CANDIDATES, CANDIDATES = 6, 20
 
 
 class Geometry(NamedTuple):
@@ -72,14 +77,23 @@ def measure_geometry(rows: Rows, rng: np.random.RandomState) -> Geometry:
     return Geometry(float(np.median(gap)) if len(gap) else 0.0, max(spread, 0.0))
 
 
-def auto_bandwidth(geometry: Geometry, *, gap_floor: float = NARROWEST_FOR_GAP) -> float:
-    """Bandwidth for a Gaussian kernel, from the geometry alone; 1 where all rows are equal."""
+def auto_bandwidth(geometry: Geometry, *, averaged: float = 0.0) -> float:
+    """Bandwidth for a Gaussian kernel, from the geometry alone; 1 where all rows are equal.
+
+    `averaged` is the share of the rows that have no atom of their own: a kernel has to bridge the
+    distances between those, and none where every row is an atom.
+    """
     gap, spread = geometry
     if gap <= 0.0:
         return 1.0
     spread = max(spread, gap)
-    wanted = max(spread / (SCALE * gap), NARROWEST, gap_floor * gap / spread)
-    return min(wanted, WIDEST) * spread
+    bridge = averaged * GAP_BRIDGED * gap / spread
+    return min(max(spread / (SCALE * gap), NARROWEST, bridge), WIDEST) * spread
+
+
+def candidates_for(bandwidth: float, geometry: Geometry) -> int:
+    """Candidate atoms that a kernel of this bandwidth makes use of."""
+    return FEW_CANDIDATES if bandwidth < geometry.gap else CANDIDATES
 
 
 def class_bandwidth(geometry: Geometry) -> float:

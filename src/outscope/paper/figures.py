@@ -10,7 +10,7 @@ from outscope._types import Matrix
 from outscope.errors import require
 from outscope.paper.records import Record
 from outscope.paper.settings import NNK, OURS, PAPER
-from outscope.paper.tables import AWARE, BLIND, NAMES, Setting, latest, means
+from outscope.paper.tables import AWARE, BLIND, NAMES, REPRESENTED, Setting, latest, means
 
 COLOURS = ("#4c6ef5", "#f76707", "#2b8a3e", "#ae3ec9", "#1098ad", "#e03131", "#868e96", "#f59f00")
 LAYOUT = {"template": "plotly_white", "height": 460, "margin": {"l": 60, "r": 20, "t": 50, "b": 60}}
@@ -23,19 +23,11 @@ def _plotly() -> Any:
 def by_representation(records: list[Record], encoder: str) -> Any | None:
     """AUROC of each method under each representation, one setting at a time."""
     go = _plotly()
-    tables = {
-        rep: means(records, "auroc", rep, encoder)
-        for rep in ("pretrained", "finetuned", "contrastive")
-    }
+    tables = {rep: means(records, "auroc", rep, encoder) for rep in REPRESENTED}
     settings = sorted({key[2] for found in tables.values() for key in found})
     if not settings:
         return None
     figure = go.Figure()
-    names = {
-        "pretrained": "pre-trained",
-        "finetuned": "fine-tuned",
-        "contrastive": "margin-contrastive",
-    }
     rows = [(m, PAPER) for m in (*BLIND, *AWARE)] + [(m, OURS) for m in NNK]
     for place, setting in enumerate(settings):
         for colour, (rep, found) in zip(COLOURS, tables.items(), strict=False):
@@ -44,7 +36,7 @@ def by_representation(records: list[Record], encoder: str) -> Any | None:
                 x=[NAMES[m] + (" (ours)" if k == OURS else "") for m, k in there],
                 y=[found[m, k, setting][0] for m, k in there],
                 error_y={"array": [found[m, k, setting][1] for m, k in there]},
-                name=names[rep],
+                name=REPRESENTED[rep],
                 marker_color=colour,
                 visible=place == 0,
             )

@@ -18,6 +18,16 @@ TITLES = {
     "clinc150": "CLINC150",
     "ag_news": "AG News",
 }
+REPRESENTED = {
+    "pretrained": "pre-trained",
+    "finetuned": "fine-tuned",
+    "contrastive": "margin-contrastive",
+}
+NOTE = (
+    "mean ± standard deviation over draws; in brackets the paper's number and the difference. "
+    "“ours”: our defaults, nothing tuned; “small”: ours in at most 13 % of KNN's bytes (half as "
+    "many atoms as rows, 8 bits a number)."
+)
 MEASURES = {"auroc": "AUROC ↑", "aupr_in": "AUPR (ID positive) ↑", "fpr_at_95": "FPR@95 ↓"}
 BLIND = ("knn", "kmeans", "nnk-means", "ec-nnk-means")
 AWARE = (
@@ -162,15 +172,9 @@ def measure_table(
         if group == "label-blind":
             rows.append(_row(group, "nnk-means", SMALL, found, settings, measure, representation))
     rows = [row for row in rows if any(row.cells.values())]
-    titles = {
-        "pretrained": "pre-trained",
-        "finetuned": "fine-tuned",
-        "contrastive": "margin-contrastive",
-    }
     return Table(
-        f"{MEASURES[measure]}, {titles[representation]} {encoder}",
-        "mean ± standard deviation over draws; in brackets the paper's number and the difference. "
-        "“ours”: our defaults, nothing tuned; “small”: ours at 13 % of the rows.",
+        f"{MEASURES[measure]}, {REPRESENTED[representation]} {encoder}",
+        NOTE,
         [setting.title for setting in settings],
         _with_best(rows, lower=measure == "fpr_at_95"),
     )
@@ -254,26 +258,64 @@ def time_table(records: list[Record], representation: str, encoder: str) -> Tabl
     )
 
 
+def contrast_table(records: list[Record], encoder: str) -> Table | None:
+    """AUROC under pre-trained and margin-contrastive vectors side by side, where both were run."""
+    kinds = ("pretrained", "contrastive")
+    made = (measure_table(records, "auroc", kind, encoder, SETTINGS) for kind in kinds)
+    tables = [table for table in made if table is not None]
+    shared = [c for c in tables[0].columns if c in tables[-1].columns] if len(tables) == 2 else []
+    if not shared:
+        return None
+    found: dict[tuple[str, str], dict[str, Cell | None]] = {}
+    for kind, table in zip(kinds, tables, strict=True):
+        for row in table.rows:
+            cells = found.setdefault((row.group, row.name), {})
+            cells |= {f"{c}, {REPRESENTED[kind]}": row.cells.get(c) for c in shared}
+    return Table(
+        f"AUROC ↑, pre-trained against margin-contrastive {encoder}",
+        NOTE,
+        [f"{column}, {REPRESENTED[kind]}" for column in shared for kind in kinds],
+        [Row(*place, cells) for place, cells in found.items() if len(cells) == 2 * len(shared)],
+    )
+
+
 def choice_table(records: list[Record]) -> list[list[str]]:
-    """Hyper-parameters tuned here and chosen in the paper: rows of text."""
+    """Hyper-parameters used with the paper's settings, and those it chose: rows of text."""
     told = {
         (o.method, o.dataset, o.ratio, o.representation): o.value
         for o in published()
         if o.measure == "hyper_parameters"
     }
-    out = []
-    for record in records:
-        if record.get("kind") == "choice":
+    out = {}
+    for record in latest(records):
+        if record["settings"] == PAPER and record["hyper_parameters"]:
             place = record["method"], record["dataset"], record["ratio"], record["representation"]
+            here = " ".join(f"{value:g}" for value in record["hyper_parameters"])
+            how = "tuned here" if record["key"].endswith("/tuned") else "the paper's"
             setting = Setting(record["dataset"], record["ratio"])
-            here = " ".join(f"{value:g}" for value in record["chosen"])
-            out.append(
-                [
-                    setting.title,
-                    record["representation"],
-                    NAMES[record["method"]],
-                    here,
-                    told.get(place, "–"),
-                ]
-            )
-    return out
+            out[place] = [
+                setting.title,
+                REPRESENTED[record["representation"]],
+                NAMES[record["method"]],
+                f"{here} ({how})",
+                told.get(place, "–"),
+            ]
+    return [out[place] for place in sorted(out, key=lambda p: (p[1], p[2], p[3], p[0]))]
+
+
+def training_table(records: list[Record]) -> list[list[str]]:
+    """How the encoders behind the records were fine-tuned: rows of text."""
+    out = {}
+    for r in latest(records):
+        if told := r["training"]:
+            rows = "all" if told["most_rows"] is None else f"at most {told['most_rows']:,}"
+            out[r["dataset"], r["representation"]] = [
+                TITLES[r["dataset"]],
+                REPRESENTED[r["representation"]],
+                rows,
+                str(told["epochs"]),
+                str(told["batch_size"]),
+                f"{told['learning_rate']:g}",
+                str(told["max_length"]),
+            ]
+    return [out[place] for place in sorted(out)]
