@@ -54,13 +54,17 @@ def variants(task, seed):
     )
     found["atoms scaled to unit length"] = auroc(
         task.is_ood,
-        Coder(unit(default.atoms_), sigma).ood_score(task.queries, 20),
+        Coder(unit(default.atoms_), sigma).ood_score(
+            task.queries, default.dictionary_.n_neighbors_
+        ),
     )
     for k in (1, 3, 20):
         found[f"{k} candidates while learning"] = score(fitted(n_fit_neighbors=k))
-    found["5 candidates in scoring"] = auroc(
-        task.is_ood, default.dictionary_._coder.ood_score(task.queries, 5)
-    )
+    for k in (3, 6, 20):
+        found[f"{k} candidates in scoring"] = auroc(
+            task.is_ood, default.dictionary_._coder.ood_score(task.queries, k)
+        )
+    found["atoms of 8 bits a number"] = score(fitted(precision="int8"))
     for epochs in (3, 16):
         found[f"{epochs} epochs"] = score(fitted(n_epochs=epochs))
     found["random first atoms"] = score(fitted(init="random"))

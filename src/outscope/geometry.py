@@ -32,8 +32,6 @@ ISOLATED = 0.3
 # Classes that hold less than this share of all variance have collapsed, as those of a fine-tuned
 # encoder do (0.02 to 0.08; pre-trained 0.5 and more).
 COLLAPSED = 0.25
-# Classes with this many rows for each column are regions whose shape can be learned.
-ROWS_A_COLUMN = 8
 # Rows that are turned at a time; always the same ones together, so that bits do not depend on how
 # many threads there are.
 TURNED_ROWS = 512
@@ -122,7 +120,7 @@ def wants_metric(rows: Rows, membership: IntArray) -> bool:
     # Classes of one row, or of equal ones, show no variance to weigh by.
     if within <= 1e-9 * squares:
         return False
-    return within < COLLAPSED * whole or float(np.median(counts)) >= ROWS_A_COLUMN * rows.width
+    return within < COLLAPSED * whole
 
 
 def within_metric(rows: Rows, membership: IntArray) -> FloatArray:

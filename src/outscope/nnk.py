@@ -152,10 +152,10 @@ class ClasswiseNNKDetector(NNKDetector):
     product, and those that provably cannot have the smallest score are never solved for.
 
     `bandwidth` "auto" reads the labels too: where classes have collapsed, as those of a fine-tuned
-    encoder do, or are large enough to show their shape, rows are turned to the metric within
-    classes. `metric_` is that matrix or None, and atoms are in its space. `n_atoms` "auto" is a
-    quarter of the rows, drawn over all classes at once under that metric; rows too far from each
-    other to be averaged are kept as they are. No class has more than 2,000.
+    encoder do, rows are turned to the metric within classes. `metric_` is that matrix or None, and
+    atoms are in its space. `n_atoms` "auto" is a quarter of the rows, drawn over all classes at
+    once under that metric; rows too far from each other to be averaged are kept as they are, up to
+    2,000 a class.
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).normal(size=(60, 4)) + np.repeat(np.eye(2, 4) * 9, 30, axis=0)
