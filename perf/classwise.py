@@ -32,8 +32,6 @@ TASKS = [
     ("finetuned", Task("banking77", 75, 0)),
     ("finetuned", Task("clinc150", 100, 0)),
     ("contrastive", Task("banking77", 25, 0)),
-    ("contrastive", Task("banking77", 50, 0)),
-    ("contrastive", Task("clinc150", 100, 0)),
 ]
 
 
