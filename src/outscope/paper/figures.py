@@ -53,9 +53,9 @@ def by_representation(records: list[Record], encoder: str) -> Any | None:
     values = [value[0] for found in tables.values() for value in found.values()]
     figure.update_layout(
         **LAYOUT,
-        title="AUROC by method and representation",
+        title=f"AUROC by method and representation, {encoder}",
         yaxis={"title": "AUROC", "range": [max(0.0, min(values) - 3), 100]},
-        updatemenus=[{"buttons": buttons, "x": 0.42, "xanchor": "left", "y": 1.16}],
+        updatemenus=[{"buttons": buttons, "x": 0.62, "xanchor": "left", "y": 1.16}],
     )
     return figure
 

@@ -249,9 +249,10 @@ def time_table(records: list[Record], representation: str, encoder: str) -> Tabl
                 rows.append(Row(group, name, cells))
     rows = [row for row in rows if any(row.cells.values())]
     return Table(
-        f"Inference time in seconds ↓, {representation} {encoder}",
+        f"Inference time in seconds ↓, {REPRESENTED[representation]} {encoder}",
         "to score the test set after embedding, on 2 CPU cores (the paper: one V100 GPU; its KNN "
-        "asked for 10,000 neighbours of each query, ours is an honest 1-NN)",
+        "asked for 10,000 neighbours of each query, ours is an honest 1-NN); best of three, and "
+        "other runs may have shared the machine: perf/speed.py measures side by side",
         [TITLES[name] for name in datasets],
         _with_best(rows, lower=True),
         digits=3,
