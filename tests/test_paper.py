@@ -200,6 +200,7 @@ def test_the_report_has_every_table_and_needs_no_network(finished):
     for words in ("AUROC", "AUPR", "FPR@95", "Inference time", "NNK-Means (ours)", "The claims"):
         assert words in text
         assert words in html
+    assert all(f"\n\n{paragraph}\n\n" in text for paragraph in built.intro)
     assert "<script src" not in html
     assert "<link " not in html.split("<script")[0]
     table = measure_table(

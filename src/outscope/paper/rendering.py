@@ -43,7 +43,7 @@ def _numbers(cell: Cell, digits: int) -> tuple[str, str]:
 
 def markdown(report: Report) -> str:
     """The report as Markdown, figures left out."""
-    out = [f"# {report.title}", "", *report.intro, ""]
+    out = [f"# {report.title}", "", "\n\n".join(report.intro), ""]
     if report.claims:
         out += ["## The claims", "", "| claim | here | numbers |", "|---|---|---|"]
         out += [f"| {c.claim} | **{c.verdict}** | {c.numbers} |" for c in report.claims]
