@@ -29,9 +29,16 @@ TASKS = [
     ("pretrained", Task("ag_news", 50, 0)),
     ("pretrained", Task("ag_news", 75, 0)),
     ("finetuned", Task("banking77", 25, 0)),
+    ("finetuned", Task("banking77", 25, 1)),
+    ("finetuned", Task("banking77", 50, 0)),
+    ("finetuned", Task("banking77", 50, 1)),
     ("finetuned", Task("banking77", 75, 0)),
     ("finetuned", Task("clinc150", 100, 0)),
+    ("finetuned", Task("20newsgroups", 25, 0)),
+    ("finetuned", Task("20newsgroups", 50, 0)),
     ("contrastive", Task("banking77", 25, 0)),
+    ("contrastive", Task("banking77", 50, 0)),
+    ("contrastive", Task("clinc150", 100, 0)),
 ]
 
 
@@ -50,14 +57,15 @@ def measured(features, detector):
 
 
 @contextmanager
-def choosing(*, metric, width=geometry.CLASS_WIDTH):
-    """Class-wise detectors with the metric or without, and kernels of a given width."""
-    before = nnk.wants_metric, geometry.CLASS_WIDTH
+def choosing(*, metric, width=geometry.CLASS_WIDTH, shared=False):
+    """Class-wise detectors with the metric or without, kernels of a given width, alone or not."""
+    before = nnk.wants_metric, geometry.CLASS_WIDTH, ClasswiseNNKDetector._may_share
     nnk.wants_metric, geometry.CLASS_WIDTH = (lambda rows, membership: metric), width
+    ClasswiseNNKDetector._may_share = lambda self: shared
     try:
         yield
     finally:
-        nnk.wants_metric, geometry.CLASS_WIDTH = before
+        nnk.wants_metric, geometry.CLASS_WIDTH, ClasswiseNNKDetector._may_share = before
 
 
 def line(store, representation, task):
@@ -70,11 +78,13 @@ def line(store, representation, task):
     for width in (geometry.CLASS_WIDTH, 1 / 3):
         with choosing(metric=False, width=width):
             values.append(measured(features, ClasswiseNNKDetector(0.25, random_state=0)))
-    with choosing(metric=True):
-        values.append(measured(features, ClasswiseNNKDetector(random_state=0)))
+    for shared in (False, True):
+        with choosing(metric=True, shared=shared):
+            values.append(measured(features, ClasswiseNNKDetector(random_state=0)))
     default = ClasswiseNNKDetector(random_state=0)
     values.append(measured(features, default))
-    kind = "metric" if default.metric_ is not None else f"{len(default.atoms_) / len(X):.0%}"
+    both = default.metric_ is not None
+    kind = "metric + shared" if both else f"{len(default.atoms_) / len(X):.0%}"
     return (
         f"| {task.dataset} {task.ratio} %, {representation} | {within_share(X, y):.2f} "
         f"| {len(X) / len(np.unique(y)):,.0f} | "
@@ -87,11 +97,15 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--representation", help="only tasks of this one")
     options = parser.parse_args()
     store = Store(options.store, options.data, DEFAULT, lambda words: None)
     head = ["task", "variance within", "rows a class", "label-blind", "σ of label-blind"]
-    head += ["σ = spread / 13", "σ = spread / 3", "metric", "**default**"]
+    head += ["σ = spread / 13", "σ = spread / 3", "metric", "metric + shared"]
+    head += ["**default**"]
     print("| " + " | ".join(head) + " |")
     print("|---" * len(head) + "|")
     for representation, task in TASKS:
+        if options.representation not in (None, representation):
+            continue
         print(line(store, representation, task), flush=True)

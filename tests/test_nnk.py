@@ -51,7 +51,9 @@ def test_class_labels_find_their_class(blobs):
     detector = ClasswiseNNKDetector(random_state=0).fit(X, y)
     assert detector.classes_.tolist() == ["block", "pay", "send"]
     assert (detector.nearest_class(fresh) == np.repeat(["pay", "send", "block"], 20)).mean() > 0.95
-    assert len(detector.atoms_) == sum(len(d.atoms_) for d in detector.dictionaries_)
+    assert detector.shared_ is not None  # these classes are tight, and no size was asked for
+    own = sum(len(d.atoms_) for d in detector.dictionaries_)
+    assert len(detector.atoms_) == own + len(detector.shared_.atoms_)
 
 
 def test_a_byte_budget_is_shared_among_classes(blobs):
@@ -136,6 +138,23 @@ def test_a_metric_leaves_bits_and_files_alone(tmp_path):
     queries[3, 2] = np.nan
     with pytest.raises(ValueError, match="NaN"):
         detector.ood_score(queries)
+
+
+def test_tight_classes_are_judged_by_both_metrics_unless_a_size_is_asked_for():
+    X, y, queries, _ = collapsed()
+    both = ClasswiseNNKDetector(random_state=0).fit(X, y)
+    blind = NNKDetector(random_state=0).fit(X).ood_score(queries)
+    alone = ClasswiseNNKDetector(10, random_state=0).fit(X, y)
+    assert alone.metric_ is not None
+    assert alone.shared_ is None
+    assert len(alone.atoms_) == 60
+    budget = ClasswiseNNKDetector(max_bytes=2000, random_state=0).fit(X, y)
+    assert budget.shared_ is None
+    # Half of the score is that of plain distances, in the same units.
+    own = 2.0 * both.ood_score(queries) - both.shared_._coder.ood_score(queries, 20)
+    assert np.corrcoef(own, alone.ood_score(queries))[0, 1] > 0.95
+    assert np.corrcoef(both.shared_._coder.ood_score(queries, 20), blind)[0, 1] > 0.95
+    assert both.stored_bytes_ == both.atoms_.nbytes + both.metric_.nbytes
 
 
 def test_loose_or_unlabelled_rows_keep_their_distances():

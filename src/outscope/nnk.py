@@ -153,9 +153,10 @@ class ClasswiseNNKDetector(NNKDetector):
 
     `bandwidth` "auto" reads the labels too: where classes have collapsed, as those of a fine-tuned
     encoder do, rows are turned to the metric within classes. `metric_` is that matrix or None, and
-    atoms are in its space. `n_atoms` "auto" is a quarter of the rows, drawn over all classes at
-    once under that metric; rows too far from each other to be averaged are kept as they are, up to
-    2,000 a class.
+    the atoms of the classes are in its space. Where no size is asked for, the score is then the
+    mean of theirs and that of `shared_`, one dictionary for all classes on plain distances.
+    `n_atoms` "auto" is a quarter of the rows, drawn over all classes at once under that metric;
+    rows too far from each other to be averaged are kept as they are, up to 2,000 a class.
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).normal(size=(60, 4)) + np.repeat(np.eye(2, 4) * 9, 30, axis=0)
@@ -165,17 +166,21 @@ class ClasswiseNNKDetector(NNKDetector):
     """
 
     metric_: FloatArray | None = None
+    shared_: NNKMeans | None = None
 
     @property
     def atoms_(self) -> Matrix:
-        """The stored atoms of all classes, one class after the other, (m, d)."""
-        return np.concatenate([dictionary.atoms_ for dictionary in self.dictionaries_])
+        """All stored atoms: one class after the other, then the shared ones, (m, d)."""
+        return np.concatenate([dictionary.atoms_ for dictionary in self._every_dictionary()])
 
     @property
     def stored_bytes_(self) -> int:
-        """Bytes that the atoms of all classes, and the metric where there is one, take."""
-        atoms = sum(dictionary.stored_bytes_ for dictionary in self.dictionaries_)
+        """Bytes that all atoms, and the metric where there is one, take."""
+        atoms = sum(dictionary.stored_bytes_ for dictionary in self._every_dictionary())
         return atoms if self.metric_ is None else atoms + self.metric_.nbytes
+
+    def _every_dictionary(self) -> list[NNKMeans]:
+        return [*self.dictionaries_, *([] if self.shared_ is None else [self.shared_])]
 
     def _learn(self, X: Matrix, y: Any) -> FloatArray:
         labels = np.zeros(len(X), dtype=int) if y is None else check_labels(y, len(X))
@@ -184,6 +189,10 @@ class ClasswiseNNKDetector(NNKDetector):
         self.n_neighbors_ = CANDIDATES if self.n_neighbors == "auto" else int(self.n_neighbors)
         rows, n_atoms = self._survey(X, membership, rng)
         firsts = self._first_atoms(rows, membership, rng)
+        self.shared_ = None
+        if self.metric_ is not None and self._may_share():
+            self.shared_ = self._dictionary()
+            self.shared_.learn_scores(X, rng)
         budget = None if self.max_bytes is None else max(1, self.max_bytes // len(self.classes_))
         self.dictionaries_ = []
         for c, first in enumerate(firsts):
@@ -218,18 +227,26 @@ class ClasswiseNNKDetector(NNKDetector):
         if self.bandwidth != "auto":
             self.bandwidth_ = float(self.bandwidth)
             return rows, self.n_atoms
+        geometry = measure_geometry(rows, rng)
         if wants_metric(rows, membership):
             self.metric_ = within_metric(rows, membership)
             rows = Rows(self._turned(X), normalize=False)
-            self.bandwidth_ = auto_bandwidth(measure_geometry(rows, rng))
+            turned = measure_geometry(rows, rng)
+            self.bandwidth_ = auto_bandwidth(turned)
+            # Scores are squared distances; neighbours are equally far under both metrics then.
+            self.metric_scale_ = geometry.gap / turned.gap if turned.gap > 0 else 1.0
             return rows, self.n_atoms
-        geometry = measure_geometry(rows, rng)
         if len(self.classes_) == 1:
             self.bandwidth_ = auto_bandwidth(geometry, averaged=averaged(self.n_atoms, len(X)))
             return rows, self.n_atoms
         self.bandwidth_ = class_bandwidth(geometry)
         kept = self.n_atoms == "auto" and are_isolated(geometry)
         return rows, AUTO_LIMIT if kept else self.n_atoms
+
+    def _may_share(self) -> bool:
+        """Whether there is room for a second dictionary: no size was asked for."""
+        relative = self.max_atoms is None or self.max_atoms < 1
+        return self.n_atoms == "auto" and relative and self.max_bytes is None
 
     def _first_atoms(
         self, rows: Rows, membership: IntArray, rng: np.random.RandomState
@@ -274,15 +291,25 @@ class ClasswiseNNKDetector(NNKDetector):
         scores = np.empty(len(X))
         for start in range(0, len(X), EPOCH_ROWS):
             part = slice(start, start + EPOCH_ROWS)
-            rows = self._turned(X[part])
-            scores[part] = self._coder.ood_score(rows, self.n_neighbors_, self.n_jobs)[0]
+            own = self._coder.ood_score(self._turned(X[part]), self.n_neighbors_, self.n_jobs)[0]
+            scores[part] = self._joined(X[part], own)
         return scores
 
-    def _nearest(self, X: Any) -> tuple[Matrix, IntArray]:
+    def _joined(self, X: Matrix, own: FloatArray) -> FloatArray:
+        """Scores of the classes, and of the shared dictionary where there is one."""
+        shared = self.shared_
+        if shared is None:
+            return own
+        other: FloatArray = shared._coder.ood_score(X, shared.n_neighbors_, self.n_jobs)
+        return 0.5 * (self.metric_scale_ * own + other)
+
+    def _nearest(self, X: Any) -> tuple[Matrix, FloatArray, IntArray]:
+        """Rows as the dictionaries see them, their scores, and the class that explains them."""
         rows, checked = scoring_rows(self, X)
         try:
             seen = self._turned(rows)
-            return seen, self._coder.ood_score(seen, self.n_neighbors_, self.n_jobs)[1]
+            own, nearest = self._coder.ood_score(seen, self.n_neighbors_, self.n_jobs)
+            return seen, self._joined(rows, own), nearest
         except NonFiniteRowsError:
             if not checked:
                 check_rows(self, X, reset=False)
@@ -290,18 +317,20 @@ class ClasswiseNNKDetector(NNKDetector):
 
     def nearest_class(self, X: Any) -> np.ndarray[Any, Any]:
         """Label of the class that explains each row best (also for rows out of scope)."""
-        nearest: np.ndarray[Any, Any] = self.classes_[self._nearest(X)[1]]
+        nearest: np.ndarray[Any, Any] = self.classes_[self._nearest(X)[2]]
         return nearest
 
     def explain(self, X: Any, *, n_atoms: int = 5) -> list[Explanation]:
         """For each row the atoms of its best class that carry it, and the rest."""
-        rows, nearest = self._nearest(X)
+        rows, scores, nearest = self._nearest(X)
         out: list[Explanation | None] = [None] * len(rows)
         for c in np.unique(nearest):
             mine = np.flatnonzero(nearest == c)
             dictionary, label = self.dictionaries_[c], self.classes_[c]
             labels = np.full(dictionary.representatives_.shape, label)
-            found = _explanations(self, rows[mine], dictionary, labels, label, n_atoms)
+            found = _explanations(
+                self, rows[mine], dictionary, labels, label, n_atoms, scores[mine]
+            )
             for i, explanation in zip(mine, found, strict=True):
                 out[i] = explanation
         return [explanation for explanation in out if explanation is not None]
@@ -318,8 +347,11 @@ def _explanations(
     labels: np.ndarray[Any, Any] | None,  # (m, r) of the remembered rows
     label: Any,
     n_atoms: int,
+    scores: FloatArray | None = None,  # where more than this dictionary has a say in them
 ) -> list[Explanation]:
     codes = dictionary.encode(X)
+    if scores is not None:
+        codes = codes._replace(ood_score=scores)
     scaled = Rows(X, normalize=dictionary.normalize).all().astype(np.float64)
     out = []
     for row, atoms, weights, score in zip(scaled, *codes, strict=True):
