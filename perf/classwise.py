@@ -60,7 +60,7 @@ def measured(features, detector):
 def choosing(*, metric, width=geometry.CLASS_WIDTH, shared=False):
     """Class-wise detectors with the metric or without, kernels of a given width, alone or not."""
     before = nnk.wants_metric, geometry.CLASS_WIDTH, ClasswiseNNKDetector._may_share
-    nnk.wants_metric, geometry.CLASS_WIDTH = (lambda rows, membership: metric), width
+    nnk.wants_metric, geometry.CLASS_WIDTH = (lambda *seen: metric), width
     ClasswiseNNKDetector._may_share = lambda self: shared
     try:
         yield

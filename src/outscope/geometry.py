@@ -30,8 +30,11 @@ CLASS_WIDTH = 1 / 13
 # averages could stand for.
 ISOLATED = 0.3
 # Classes that hold less than this share of all variance have collapsed, as those of a fine-tuned
-# encoder do (0.02 to 0.08 on short texts, 0.28 on long ones; pre-trained 0.5 and more).
-COLLAPSED = 0.4
+# encoder do (0.02 to 0.08 on short texts; pre-trained 0.5 and more). Trained on few long texts,
+# classes keep more of it (0.28 to 0.47) while neighbours are near already: their gap is at most
+# 0.065 of the spread, that of a pre-trained encoder 0.11 and more.
+COLLAPSED = 0.25
+HALF_COLLAPSED, NEAR = 0.6, 0.085
 # Rows that are turned at a time; always the same ones together, so that bits do not depend on how
 # many threads there are.
 TURNED_ROWS = 512
@@ -104,7 +107,7 @@ def are_isolated(geometry: Geometry) -> bool:
     return geometry.gap > ISOLATED * geometry.spread
 
 
-def wants_metric(rows: Rows, membership: IntArray) -> bool:
+def wants_metric(rows: Rows, membership: IntArray, geometry: Geometry) -> bool:
     """Whether distances should be weighed by how rows vary within their classes."""
     counts = np.bincount(membership)
     if len(counts) < 2:
@@ -120,7 +123,8 @@ def wants_metric(rows: Rows, membership: IntArray) -> bool:
     # Classes of one row, or of equal ones, show no variance to weigh by.
     if within <= 1e-9 * squares:
         return False
-    return within < COLLAPSED * whole
+    near = geometry.gap < NEAR * geometry.spread
+    return within < (HALF_COLLAPSED if near else COLLAPSED) * whole
 
 
 def within_metric(rows: Rows, membership: IntArray) -> FloatArray:

@@ -228,7 +228,7 @@ class ClasswiseNNKDetector(NNKDetector):
             self.bandwidth_ = float(self.bandwidth)
             return rows, self.n_atoms
         geometry = measure_geometry(rows, rng)
-        if wants_metric(rows, membership):
+        if wants_metric(rows, membership, geometry):
             self.metric_ = within_metric(rows, membership)
             rows = Rows(self._turned(X), normalize=False)
             turned = measure_geometry(rows, rng)
