@@ -157,6 +157,15 @@ def test_tight_classes_are_judged_by_both_metrics_unless_a_size_is_asked_for():
     assert both.stored_bytes_ == both.atoms_.nbytes + both.metric_.nbytes
 
 
+def test_half_collapsed_classes_are_known_by_near_neighbours():
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(4), 50)
+    loose = np.eye(4, 30)[y] + 0.14 * rng.normal(size=(200, 30))
+    near = np.repeat(loose[::5], 5, axis=0) + 0.01 * rng.normal(size=(200, 30))
+    assert ClasswiseNNKDetector(random_state=0).fit(loose, y).metric_ is None
+    assert ClasswiseNNKDetector(random_state=0).fit(near, y).metric_ is not None
+
+
 def test_loose_or_unlabelled_rows_keep_their_distances():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(90, 20)), np.arange(90) % 3

@@ -166,6 +166,7 @@ class ClasswiseNNKDetector(NNKDetector):
     """
 
     metric_: FloatArray | None = None
+    metric_scale_: float = 1.0
     shared_: NNKMeans | None = None
 
     @property
@@ -221,7 +222,7 @@ class ClasswiseNNKDetector(NNKDetector):
     ) -> tuple[Rows, int | float | str]:
         """Choose metric and bandwidth; return the rows under them, and atoms to learn a class."""
         rows = Rows(X, normalize=self.normalize)
-        self.metric_, self.bandwidth_ = None, 0.0
+        self.metric_, self.metric_scale_, self.bandwidth_ = None, 1.0, 0.0
         if self.kernel == "cosine":
             return rows, self.n_atoms
         if self.bandwidth != "auto":
@@ -234,7 +235,8 @@ class ClasswiseNNKDetector(NNKDetector):
             turned = measure_geometry(rows, rng)
             self.bandwidth_ = auto_bandwidth(turned)
             # Scores are squared distances; neighbours are equally far under both metrics then.
-            self.metric_scale_ = geometry.gap / turned.gap if turned.gap > 0 else 1.0
+            if turned.gap > 0:
+                self.metric_scale_ = geometry.gap / turned.gap
             return rows, self.n_atoms
         if len(self.classes_) == 1:
             self.bandwidth_ = auto_bandwidth(geometry, averaged=averaged(self.n_atoms, len(X)))
