@@ -59,13 +59,14 @@ def measured(features, detector):
 @contextmanager
 def choosing(*, metric, width=geometry.CLASS_WIDTH, shared=False):
     """Class-wise detectors with the metric or without, kernels of a given width, alone or not."""
-    before = nnk.wants_metric, geometry.CLASS_WIDTH, ClasswiseNNKDetector._may_share
+    before = nnk.wants_metric, geometry.CLASS_WIDTH, ClasswiseNNKDetector._share
     nnk.wants_metric, geometry.CLASS_WIDTH = (lambda *seen: metric), width
-    ClasswiseNNKDetector._may_share = lambda self: shared
+    if not shared:
+        ClasswiseNNKDetector._share = lambda *seen: None
     try:
         yield
     finally:
-        nnk.wants_metric, geometry.CLASS_WIDTH, ClasswiseNNKDetector._may_share = before
+        nnk.wants_metric, geometry.CLASS_WIDTH, ClasswiseNNKDetector._share = before
 
 
 def line(store, representation, task):

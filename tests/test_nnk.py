@@ -10,6 +10,7 @@ import pytest
 from outscope import ClasswiseNNKDetector, InputError, NNKDetector, load, make_detector
 from outscope.methods import METHODS
 from outscope.metrics import auroc
+from outscope.nnk import PAPER
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", "cosine"])
@@ -117,8 +118,9 @@ def test_collapsed_classes_are_measured_by_how_they_vary():
     assert detector.metric_.shape == (12, 12)
     plain = ClasswiseNNKDetector(bandwidth=detector.bandwidth_, random_state=0).fit(X, y)
     assert plain.metric_ is None
+    alone = ClasswiseNNKDetector(10, random_state=0).fit(X, y)  # a size leaves the metric alone
+    assert auroc(is_ood, alone.ood_score(queries)) > 0.99
     found = auroc(is_ood, detector.ood_score(queries))
-    assert found > 0.99
     assert found > auroc(is_ood, plain.ood_score(queries)) + 0.1
     assert (detector.nearest_class(queries[: len(y)]) == y).mean() > 0.95
     why = detector.explain(queries[:1])[0]
@@ -140,20 +142,23 @@ def test_a_metric_leaves_bits_and_files_alone(tmp_path):
         detector.ood_score(queries)
 
 
-def test_tight_classes_are_judged_by_both_metrics_unless_a_size_is_asked_for():
+def test_tight_classes_are_judged_in_two_ways_unless_a_size_is_asked_for():
     X, y, queries, _ = collapsed()
     both = ClasswiseNNKDetector(random_state=0).fit(X, y)
-    blind = NNKDetector(random_state=0).fit(X).ood_score(queries)
-    alone = ClasswiseNNKDetector(10, random_state=0).fit(X, y)
-    assert alone.metric_ is not None
-    assert alone.shared_ is None
-    assert len(alone.atoms_) == 60
-    budget = ClasswiseNNKDetector(max_bytes=2000, random_state=0).fit(X, y)
-    assert budget.shared_ is None
-    # Half of the score is that of plain distances, in the same units.
-    own = 2.0 * both.ood_score(queries) - both.shared_._coder.ood_score(queries, 20)
+    paper = NNKDetector(random_state=0, **PAPER).fit(X).ood_score(queries)
+    for settings in ({"n_atoms": 10}, {"max_bytes": 2000}, {"max_atoms": 5}, {"normalize": False}):
+        alone = ClasswiseNNKDetector(**settings, random_state=0).fit(X, y)
+        assert alone.metric_ is not None
+        assert alone.shared_ is None
+    halved = ClasswiseNNKDetector(max_atoms=0.5, random_state=0).fit(X, y)
+    assert len(halved.shared_.atoms_) == len(both.shared_.atoms_) / 2
+    # Half of the score is that of the paper's settings, the other that of the classes.
+    shared = both.shared_._coder.ood_score(queries, 20)
+    assert np.corrcoef(shared, paper)[0, 1] > 0.95
+    own = 2.0 * both.ood_score(queries) - shared
+    size = len(both.atoms_) - len(both.shared_.atoms_)
+    alone = ClasswiseNNKDetector(size // 6, random_state=0).fit(X, y)
     assert np.corrcoef(own, alone.ood_score(queries))[0, 1] > 0.95
-    assert np.corrcoef(both.shared_._coder.ood_score(queries, 20), blind)[0, 1] > 0.95
     assert both.stored_bytes_ == both.atoms_.nbytes + both.metric_.nbytes
 
 

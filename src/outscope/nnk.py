@@ -154,7 +154,7 @@ class ClasswiseNNKDetector(NNKDetector):
     `bandwidth` "auto" reads the labels too: where classes have collapsed, as those of a fine-tuned
     encoder do, rows are turned to the metric within classes. `metric_` is that matrix or None, and
     the atoms of the classes are in its space. Where no size is asked for, the score is then the
-    mean of theirs and that of `shared_`, one dictionary for all classes on plain distances.
+    mean of theirs and that of `shared_`, one dictionary for all classes with the paper's settings.
     `n_atoms` "auto" is a quarter of the rows, drawn over all classes at once under that metric;
     rows too far from each other to be averaged are kept as they are, up to 2,000 a class.
 
@@ -190,10 +190,6 @@ class ClasswiseNNKDetector(NNKDetector):
         self.n_neighbors_ = CANDIDATES if self.n_neighbors == "auto" else int(self.n_neighbors)
         rows, n_atoms = self._survey(X, membership, rng)
         firsts = self._first_atoms(rows, membership, rng)
-        self.shared_ = None
-        if self.metric_ is not None and self._may_share():
-            self.shared_ = self._dictionary()
-            self.shared_.learn_scores(X, rng)
         budget = None if self.max_bytes is None else max(1, self.max_bytes // len(self.classes_))
         self.dictionaries_ = []
         for c, first in enumerate(firsts):
@@ -209,8 +205,25 @@ class ClasswiseNNKDetector(NNKDetector):
             found = dictionary.representatives_
             dictionary.representatives_ = np.where(found >= 0, mine[found], -1)
             self.dictionaries_.append(dictionary)
+        self._share(X, membership, rng)
         self.prepare()
         return self._ood_score(X)
+
+    def _share(self, X: Matrix, membership: IntArray, rng: np.random.RandomState) -> None:
+        """Under a metric, where no size is asked for, one more dictionary for all classes."""
+        self.shared_, self.metric_scale_ = None, 1.0
+        relative = self.max_atoms is None or self.max_atoms < 1
+        if self.metric_ is None or not (
+            self.normalize and self.n_atoms == "auto" and relative and self.max_bytes is None
+        ):
+            return
+        self.shared_ = self._dictionary(**PAPER)
+        self.shared_.learn_scores(X, rng)
+        # Both in units of what they leave unexplained of the training rows.
+        errors = np.array([dictionary.reconstruction_error_ for dictionary in self.dictionaries_])
+        own = float(errors @ np.bincount(membership)) / len(X)
+        if own > 0:
+            self.metric_scale_ = self.shared_.reconstruction_error_ / own
 
     @property
     def _unit(self) -> bool:
@@ -222,7 +235,7 @@ class ClasswiseNNKDetector(NNKDetector):
     ) -> tuple[Rows, int | float | str]:
         """Choose metric and bandwidth; return the rows under them, and atoms to learn a class."""
         rows = Rows(X, normalize=self.normalize)
-        self.metric_, self.metric_scale_, self.bandwidth_ = None, 1.0, 0.0
+        self.metric_, self.bandwidth_ = None, 0.0
         if self.kernel == "cosine":
             return rows, self.n_atoms
         if self.bandwidth != "auto":
@@ -232,11 +245,7 @@ class ClasswiseNNKDetector(NNKDetector):
         if wants_metric(rows, membership, geometry):
             self.metric_ = within_metric(rows, membership)
             rows = Rows(self._turned(X), normalize=False)
-            turned = measure_geometry(rows, rng)
-            self.bandwidth_ = auto_bandwidth(turned)
-            # Scores are squared distances; neighbours are equally far under both metrics then.
-            if turned.gap > 0:
-                self.metric_scale_ = geometry.gap / turned.gap
+            self.bandwidth_ = auto_bandwidth(measure_geometry(rows, rng))
             return rows, self.n_atoms
         if len(self.classes_) == 1:
             self.bandwidth_ = auto_bandwidth(geometry, averaged=averaged(self.n_atoms, len(X)))
@@ -244,11 +253,6 @@ class ClasswiseNNKDetector(NNKDetector):
         self.bandwidth_ = class_bandwidth(geometry)
         kept = self.n_atoms == "auto" and are_isolated(geometry)
         return rows, AUTO_LIMIT if kept else self.n_atoms
-
-    def _may_share(self) -> bool:
-        """Whether there is room for a second dictionary: no size was asked for."""
-        relative = self.max_atoms is None or self.max_atoms < 1
-        return self.n_atoms == "auto" and relative and self.max_bytes is None
 
     def _first_atoms(
         self, rows: Rows, membership: IntArray, rng: np.random.RandomState
