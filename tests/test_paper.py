@@ -134,7 +134,7 @@ def test_less_training_is_told():
     assert training_told(short, "finetuned")["most_rows"] is None
     assert training_told(short, "contrastive")["loss"] == "margin-contrastive"
     assert training_told(long, "finetuned")["most_rows"] == 1000
-    assert training_told(long, "contrastive")["max_length"] == 128
+    assert training_told(long, "finetuned")["epochs"] < training_told(short, "finetuned")["epochs"]
 
 
 def test_one_record_each_and_never_twice(finished, encoder, tmp_path):
