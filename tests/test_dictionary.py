@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from outscope import InputError, NNKMeans
-from outscope._learning import eight_bit, widened
+from outscope._bits import atom_bytes, restore, store
+from outscope._coder import Codes
+from outscope._learning import CodeStatistics
 from outscope._rows import Rows
 from outscope.geometry import auto_bandwidth, measure_geometry
 
@@ -51,15 +53,46 @@ def test_sizes_by_number_share_and_default(X):
     assert len(NNKMeans(random_state=0).fit(X).atoms_) == 60
 
 
-def test_eight_bits_a_number_take_a_quarter_of_the_bytes_and_change_little(X):
-    plain, small = (NNKMeans(30, random_state=0, precision=p).fit(X) for p in ("float32", "int8"))
+@pytest.mark.parametrize(("precision", "bytes_", "steps"), [("int8", 13, 254), ("int4", 7, 14)])
+def test_few_bits_a_number_take_few_bytes_and_change_little(X, precision, bytes_, steps):
+    plain, small = (
+        NNKMeans(30, random_state=0, precision=p).fit(X) for p in ("float32", precision)
+    )
     assert plain.stored_bytes_ == 30 * 9 * 4
-    assert small.stored_bytes_ == 30 * (9 + 4)
+    assert small.stored_bytes_ == 30 * bytes_ == 30 * atom_bytes(9, precision)
     assert small.atoms_.dtype == np.float32
-    assert 0 < np.abs(small.atoms_ - plain.atoms_).max() <= np.abs(plain.atoms_).max() / 253
-    np.testing.assert_allclose(small.encode(X).ood_score, plain.encode(X).ood_score, atol=0.01)
-    budget = 20 * (9 + 4)
-    assert len(NNKMeans(max_bytes=budget, precision="int8", random_state=0).fit(X).atoms_) == 20
+    shift = np.linalg.norm(small.atoms_ - plain.atoms_, axis=1)
+    assert (shift > 0).all()
+    assert shift.max() <= 3 * np.abs(plain.atoms_).max() / steps
+    np.testing.assert_allclose(small.encode(X).ood_score, plain.encode(X).ood_score, atol=3 / steps)
+    assert len(NNKMeans(max_bytes=20 * bytes_, precision=precision).fit(X).atoms_) == 20
+
+
+def test_auto_precision_keeps_twice_as_many_rows_where_they_lie_far_apart():
+    rng = np.random.default_rng(0)
+    apart = rng.normal(size=(200, 60))
+    together = np.repeat(apart[:50], 4, axis=0) + 0.1 * rng.normal(size=(200, 60))
+    found = NNKMeans(0.25, precision="auto", random_state=0).fit(apart)
+    assert (found.precision_, len(found.atoms_)) == ("int4", 100)
+    assert found.stored_bytes_ == NNKMeans(50, precision="int8").fit(apart).stored_bytes_
+    assert len(NNKMeans(0.7, precision="auto").fit(apart).atoms_) == 200
+    found = NNKMeans(0.25, precision="auto", kernel="cosine", random_state=0).fit(together)
+    assert (found.precision_, len(found.atoms_)) == ("int8", 50)
+
+
+def test_rows_far_apart_weigh_by_their_error():
+    rows = np.float32([[1, 0], [0, 1], [0.6, 0.8]])
+    codes = Codes(np.zeros((3, 1), np.intp), np.full((3, 1), 0.3), np.array([0.5, 0.0, 2.0]))
+    statistics = CodeStatistics(2, 2)
+    statistics.add(rows, codes, 1, by_error=True)
+    found = statistics.new_atoms(np.float32([[9, 9], [7, 7]]))
+    np.testing.assert_allclose(found, [[0.2 + 0.8 * 0.6, 0.8 * 0.8], [7, 7]], rtol=1e-6)
+    # An atom whose rows it explains to the last bit stays where it is.
+    statistics = CodeStatistics(1, 2)
+    statistics.add(
+        rows[:1], Codes(codes.neighbors[:1], codes.weights[:1], np.zeros(1)), 1, by_error=True
+    )
+    np.testing.assert_array_equal(statistics.new_atoms(rows[:1]), rows[:1])
 
 
 @given(
@@ -69,12 +102,17 @@ def test_eight_bits_a_number_take_a_quarter_of_the_bytes_and_change_little(X):
         elements=st.floats(-1e6, 1e6, width=32).filter(lambda v: v == 0 or abs(v) > 1e-6),
     )
 )
-def test_eight_bit_atoms_are_what_they_stand_for(atoms):
-    steps, scale = eight_bit(atoms)
-    again = eight_bit(widened(steps, scale))
-    np.testing.assert_array_equal(again[0], steps)
-    np.testing.assert_array_equal(again[1], scale)
-    assert (np.abs(widened(steps, scale) - atoms) <= 0.5001 * scale).all()
+def test_stored_atoms_are_what_they_stand_for(atoms):
+    for precision, half_step in (("float32", 0.0), ("int8", 0.5001 / 127), ("int4", 0.51 / 7)):
+        stored = store(atoms, precision)
+        meant = restore(stored, 5)
+        again = store(meant, precision)
+        for one, other in zip(stored, again, strict=True):
+            np.testing.assert_array_equal(one, other)
+        # Cutting large values off is done only where it lowers the error as a whole.
+        error = np.square(meant - atoms, dtype=np.float64).sum(axis=1)
+        largest = np.abs(atoms).max(axis=1, initial=0.0).astype(np.float64)
+        assert (error <= 5.1 * (half_step * largest) ** 2).all()
 
 
 def test_more_atoms_than_rows_keeps_every_row(X):

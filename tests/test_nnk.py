@@ -198,11 +198,14 @@ def test_rows_that_lie_far_apart_are_kept_as_they_are():
     assert len(ClasswiseNNKDetector(random_state=0).fit(together, y).atoms_) == 52
 
 
+@pytest.mark.parametrize("precision", ["int8", "int4", "auto"])
 @pytest.mark.parametrize("kind", [NNKDetector, ClasswiseNNKDetector])
-def test_eight_bit_atoms_are_saved_small_and_score_the_same_when_loaded(kind, blobs, tmp_path):
+def test_few_bit_atoms_are_saved_small_and_score_the_same_when_loaded(
+    kind, precision, blobs, tmp_path
+):
     X, y, fresh, far = blobs
     queries = np.concatenate([fresh, far])
-    detector = kind(precision="int8", random_state=0).fit(X, y)
+    detector = kind(precision=precision, random_state=0).fit(X, y)
     assert detector.stored_bytes_ < detector.atoms_.nbytes / 3 or detector.metric_ is not None
     detector.save(tmp_path / "model")
     loaded = load(tmp_path / "model")

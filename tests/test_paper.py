@@ -114,7 +114,7 @@ def test_grids_and_presets_are_the_papers():
     }
     assert {name: detector.get_params()[name] for name in wanted} == wanted
     assert detector.random_state == 7
-    assert make(Variant("nnk-means", "small"), (), 0).precision == "int8"
+    assert make(Variant("nnk-means", "small"), (), 0).precision == "auto"
     assert len(variants("pretrained")) == 8 + 4 + 1
     assert len(variants("finetuned")) == 12 + 4 + 1
 

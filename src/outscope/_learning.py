@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import scipy.linalg
 import scipy.sparse
 
+from outscope._bits import restore, store
 from outscope._coder import Coder, Codes
 from outscope._engine import threads_of
 from outscope._kernels.parallel import for_ranges
@@ -49,14 +49,22 @@ class CodeStatistics:
         if self.with_products:
             self.products = np.zeros((self.n_atoms, self.n_atoms))
 
-    def add(self, rows: Matrix, codes: Codes, n_jobs: int | None) -> None:
-        """Take in one block of coded rows. Rescales `codes.weights` to sum to 1."""
+    def add(
+        self, rows: Matrix, codes: Codes, n_jobs: int | None, *, by_error: bool = False
+    ) -> None:
+        """Take in one block of coded rows. Rescales `codes.weights` to sum to 1.
+
+        With `by_error` a row weighs as much as it is badly explained, so that averages lean towards
+        the outskirts: what is minimised is the squared error, not the error.
+        """
         n, k = codes.weights.shape
         share_weights(codes.weights, NEGLIGIBLE)
         atoms, weights = codes.neighbors.ravel(), codes.weights.ravel()
         self.rows += n
         self.loss += float(np.sum(codes.ood_score))
         self.usage += np.bincount(atoms, weights > 0, minlength=self.n_atoms)
+        if by_error:
+            np.multiply(codes.weights, np.maximum(codes.ood_score, 0.0)[:, None], out=codes.weights)
         self.mass += np.bincount(atoms, weights, minlength=self.n_atoms)
         for_ranges(
             self.n_features,
@@ -113,7 +121,8 @@ class Recipe:
     n_epochs: int
     n_plain_epochs: int
     max_atoms: int | None
-    eight_bits: bool  # whether the atoms end on values that 8 bits a number can hold
+    precision: str  # the atoms end on values that it can hold
+    by_error: bool  # whether badly explained rows weigh more once the dictionary has its size
     normalize: bool
     n_jobs: int | None
 
@@ -170,12 +179,20 @@ def learn(
     losses: list[float] = []
     for epoch in range(recipe.n_epochs):
         entropy = recipe.entropy_at(epoch)
-        look = _look(X, rows, atoms, recipe, recipe.penalty(probability, entropy))
+        size = recipe.size_at(epoch, n_start)
+        settled = entropy == 0.0 and (size is None or len(atoms) <= size)
+        look = _look(
+            X,
+            rows,
+            atoms,
+            recipe,
+            recipe.penalty(probability, entropy),
+            by_error=recipe.by_error and settled,
+        )
         statistics = look.statistics
         losses.append(statistics.loss / statistics.rows)
         atoms = _unit_if_cosine(statistics.new_atoms(atoms), recipe)
         probability, mass = statistics.probability(), statistics.mass
-        size = recipe.size_at(epoch, n_start)
         unused = np.flatnonzero(statistics.usage == 0)
         if entropy > 0.0:
             atoms, probability, mass = (
@@ -188,8 +205,7 @@ def learn(
             atoms, mass = merge_atoms(atoms, mass, size)
             atoms, probability = _unit_if_cosine(atoms, recipe), mass / mass.sum()
         on_epoch(epoch, len(atoms), losses[-1])
-    if recipe.eight_bits:
-        atoms = widened(*eight_bit(atoms))
+    atoms = restore(store(atoms, recipe.precision), atoms.shape[1])
     look = _look(X, rows, atoms, recipe, None, last=True)
     used = np.flatnonzero(look.statistics.usage)
     if 0 < len(used) < len(atoms):
@@ -203,25 +219,6 @@ def learn(
         look.statistics.loss / look.statistics.rows,
         losses,
     )
-
-
-def eight_bit(atoms: Matrix) -> tuple[np.ndarray[Any, np.dtype[np.int8]], Matrix]:
-    """Atoms as whole numbers from −127 to 127 and one scale each, (m, d) and (m, 1).
-
-    What they stand for gives the same numbers and scales again, to the last bit.
-    """
-    largest = np.abs(atoms).max(axis=1, keepdims=True).astype(np.float64)
-    # A scale of 16 bits, rounded up: its products with the numbers are exact in float32.
-    fraction, exponent = np.frexp(largest / 127.0)
-    scale = np.ldexp(np.ceil(fraction * 2.0**16) / 2.0**16, exponent).astype(np.float32)
-    steps = np.divide(atoms, scale, out=np.zeros_like(atoms), where=scale > 0)
-    return np.rint(steps).astype(np.int8), scale
-
-
-def widened(steps: np.ndarray[Any, np.dtype[np.int8]], scale: Matrix) -> Matrix:
-    """The atoms that `eight_bit` numbers stand for, as scoring uses them."""
-    atoms: Matrix = steps.astype(np.float32) * scale
-    return atoms
 
 
 @dataclass
@@ -240,6 +237,7 @@ def _look(
     recipe: Recipe,
     penalty: FloatArray | None,
     *,
+    by_error: bool = False,
     last: bool = False,
 ) -> _Look:
     """Code every row once."""
@@ -258,7 +256,7 @@ def _look(
         look.scores[start:stop] = codes.ood_score
         if penalty is not None:
             _adopt_uncoded(codes)
-        look.statistics.add(block, codes, recipe.n_jobs)
+        look.statistics.add(block, codes, recipe.n_jobs, by_error=by_error)
         if last:
             _remember(codes, start, look.representatives, leaning)
         start = stop

@@ -68,11 +68,6 @@ def size_for(wanted: int | float | str, n_rows: int) -> int:
     return min(n_rows, math.ceil(wanted * n_rows) if wanted < 1 else int(wanted))
 
 
-def averaged(wanted: int | float | str, n_rows: int) -> float:
-    """Share of the rows that have no atom of their own in a dictionary of the wanted size."""
-    return 1.0 - size_for(wanted, n_rows) / n_rows
-
-
 def seed_atoms(source: Rows, n_atoms: int, rng: np.random.RandomState) -> tuple[Matrix, IntArray]:
     """Rows far from each other, drawn in growing blocks by squared distance (as k-means++ draws).
 

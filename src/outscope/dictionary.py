@@ -11,8 +11,9 @@ import scipy.sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 
+from outscope._bits import Stored, atom_bytes, restore, store
 from outscope._coder import Coder, Codes
-from outscope._learning import Learned, Recipe, eight_bit, learn, widened
+from outscope._learning import Learned, Recipe, learn
 from outscope._parameters import (
     JOBS,
     MATRIX,
@@ -23,11 +24,17 @@ from outscope._parameters import (
     check_parameters,
     one_of,
 )
-from outscope._rows import Rows, averaged, seed_atoms, size_for
+from outscope._rows import Rows, seed_atoms, size_for
 from outscope._sklearn import all_or_nothing, check_rows, largest_value, scoring_rows
 from outscope._types import Matrix
 from outscope.errors import InputError
-from outscope.geometry import CANDIDATES, auto_bandwidth, candidates_for, measure_geometry
+from outscope.geometry import (
+    CANDIDATES,
+    are_isolated,
+    auto_bandwidth,
+    candidates_for,
+    measure_geometry,
+)
 
 log = logging.getLogger("outscope")
 
@@ -48,7 +55,7 @@ RULES = {
     "n_plain_epochs": at_least(0),
     "init": one_of("k-means++", "random") | MATRIX,
     "normalize": one_of(True, False),
-    "precision": one_of("float32", "int8"),
+    "precision": one_of("float32", "int8", "int4", "auto"),
     "n_jobs": JOBS,
 }
 
@@ -73,7 +80,9 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     n_epochs, n_plain_epochs : passes over the data; the last ones run with λ = 0.
     init : "k-means++" (drawn in blocks), "random", or a matrix of first atoms.
     normalize : scale rows to unit length first.
-    precision : "float32", or "int8" for atoms of 8 bits a number, a quarter of the bytes.
+    precision : "float32"; "int8" or "int4" for atoms of 8 or 4 bits a number, in a quarter or an
+        eighth of the bytes; "auto" is "int8" or, where rows lie too far apart to be averaged,
+        "int4" with twice as many atoms (as far as there are rows) in the same bytes.
     n_jobs : threads; None uses every core of the process. Results do not depend on it.
 
     Attributes
@@ -85,6 +94,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         error; Gaussian: a soft squared distance to what the atoms explain).
     losses_ : that mean, epoch by epoch.
     bandwidth_, n_neighbors_ : σ (0 for the cosine kernel) and candidates in use.
+    precision_ : "float32", "int8" or "int4".
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).normal(size=(200, 8))
@@ -153,9 +163,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         if first is None:
             first = self._first_atoms(X, rows, rng)
         learned = self._learn(X, rows, first)
-        self.stored_atoms_, self.atom_scale_ = learned.atoms, None
-        if self.precision == "int8":
-            self.stored_atoms_, self.atom_scale_ = eight_bit(learned.atoms)
+        self.stored_atoms_, self.atom_scale_ = store(learned.atoms, self.precision_)
         self.atom_probability_ = learned.probability
         self.representatives_ = learned.representatives
         self.reconstruction_error_ = learned.loss
@@ -178,10 +186,8 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
 
     def prepare(self) -> None:
         """Build what scoring needs from the fitted attributes (after fit or load)."""
-        self._atoms: Matrix = (
-            self.stored_atoms_
-            if self.atom_scale_ is None
-            else widened(self.stored_atoms_, self.atom_scale_)
+        self._atoms: Matrix = restore(
+            Stored(self.stored_atoms_, self.atom_scale_), self.n_features_in_
         )
         self._coder = Coder(self.atoms_, self.bandwidth_, normalize=self.normalize)
 
@@ -211,17 +217,28 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         return len(self.atoms_)
 
     def _survey(self, rows: Rows, rng: np.random.RandomState) -> None:
-        """Choose what the rows alone can say: bandwidth and number of candidates."""
+        """Choose what the rows alone can say: size, precision, bandwidth, candidates."""
+        self._size = size_for(self.n_atoms, len(rows))
+        self._by_error = False
+        self.precision_ = self.precision
+        by_geometry = self.kernel == "gaussian" and self.bandwidth == "auto"
+        if by_geometry or self.precision == "auto":
+            geometry = measure_geometry(rows, rng)
+            isolated = are_isolated(geometry)
+            if self.precision == "auto":
+                # What each of such rows says is lost in an average, but not in coarse numbers.
+                self.precision_ = "int4" if isolated else "int8"
+                self._size = min(len(rows), 2 * self._size) if isolated else self._size
         wanted = CANDIDATES
         if self.kernel == "cosine":
             self.bandwidth_ = 0.0
-        elif self.bandwidth != "auto":
-            self.bandwidth_ = float(self.bandwidth)
-        else:
-            geometry = measure_geometry(rows, rng)
-            share = averaged(self.n_atoms, len(rows))
+        elif by_geometry:
+            share = 1.0 - self._size / len(rows)
             self.bandwidth_ = auto_bandwidth(geometry, averaged=share)
+            self._by_error = isolated and self.update == "average"
             wanted = candidates_for(self.bandwidth_, geometry)
+        else:
+            self.bandwidth_ = float(self.bandwidth)
         self.n_neighbors_ = wanted if self.n_neighbors == "auto" else int(self.n_neighbors)
 
     def _learn(self, X: Matrix, rows: Rows, first: Matrix) -> Learned:
@@ -239,7 +256,8 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
             n_epochs=max(1, self.n_epochs) if pruned else 0 if complete else self.n_epochs,
             n_plain_epochs=min(self.n_plain_epochs, max(0, self.n_epochs - 1)),
             max_atoms=target,
-            eight_bits=self.precision == "int8",
+            precision=self.precision_,
+            by_error=self._by_error,
             normalize=self.normalize,
             n_jobs=self.n_jobs,
         )
@@ -255,9 +273,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
             share = self.max_atoms < 1
             wanted.append(math.ceil(self.max_atoms * n_start) if share else int(self.max_atoms))
         if self.max_bytes is not None:
-            # An atom of 8 bits a number has one scale beside them.
-            size = width + 4 if self.precision == "int8" else 4 * width
-            wanted.append(max(1, int(self.max_bytes) // size))
+            wanted.append(max(1, int(self.max_bytes) // atom_bytes(width, self.precision_)))
         return min(wanted, default=None)
 
     def _first_atoms(self, X: Matrix, rows: Rows, rng: np.random.RandomState) -> Matrix:
@@ -271,10 +287,9 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
                     "give first atoms of the same width as the data"
                 )
             return atoms.copy()
-        n_atoms = size_for(self.n_atoms, len(X))
-        if n_atoms >= len(X):
+        if self._size >= len(X):
             return rows.all()
         if self.init == "random":
-            chosen = rng.choice(len(X), n_atoms, replace=False)
+            chosen = rng.choice(len(X), self._size, replace=False)
             return rows.take(np.sort(chosen))
-        return seed_atoms(rows, n_atoms, rng)[0]
+        return seed_atoms(rows, self._size, rng)[0]

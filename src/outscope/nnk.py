@@ -10,7 +10,7 @@ from sklearn.utils import check_random_state
 
 from outscope._coder import ClassCoder
 from outscope._engine import NonFiniteRowsError
-from outscope._rows import AUTO_LIMIT, EPOCH_ROWS, Rows, averaged, seed_atoms, size_for
+from outscope._rows import AUTO_LIMIT, EPOCH_ROWS, Rows, seed_atoms, size_for
 from outscope._sklearn import check_labels, check_rows, scoring_rows
 from outscope._types import FloatArray, IntArray, Matrix
 from outscope.detector import Detector
@@ -248,7 +248,8 @@ class ClasswiseNNKDetector(NNKDetector):
             self.bandwidth_ = auto_bandwidth(measure_geometry(rows, rng))
             return rows, self.n_atoms
         if len(self.classes_) == 1:
-            self.bandwidth_ = auto_bandwidth(geometry, averaged=averaged(self.n_atoms, len(X)))
+            share = 1.0 - size_for(self.n_atoms, len(X)) / len(X)
+            self.bandwidth_ = auto_bandwidth(geometry, averaged=share)
             return rows, self.n_atoms
         self.bandwidth_ = class_bandwidth(geometry)
         kept = self.n_atoms == "auto" and are_isolated(geometry)

@@ -14,8 +14,8 @@ CLASS_ATOMS = (25, 32, 50, 150, 250, 350)
 LAMBDAS = (0.01, 0.03, 0.05, 0.07, 0.1)
 PAPER, OURS, SMALL = "paper", "ours", "small"
 # "small" takes at most 13 % of the bytes of all rows, as the paper's 2,000 of 15,000 do: half as
-# many atoms as there are rows, at 8 bits a number.
-SMALL_SETTINGS = {"n_atoms": 0.5, "precision": "int8"}
+# many atoms as there are rows at 8 bits a number, or all of them at 4 bits where "auto" says so.
+SMALL_SETTINGS = {"n_atoms": 0.5, "precision": "auto"}
 
 FEATURE = tuple(name for name, method in METHODS.items() if method.labels != "classifier")
 CLASSIFIER = tuple(name for name, method in METHODS.items() if method.labels == "classifier")
