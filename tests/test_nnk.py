@@ -212,3 +212,44 @@ def test_few_bit_atoms_are_saved_small_and_score_the_same_when_loaded(
     assert loaded.stored_bytes_ == detector.stored_bytes_
     assert (loaded.ood_score(queries) == detector.ood_score(queries)).all()
     assert (detector.training_scores_ == np.sort(detector.ood_score(X))).all()
+
+
+@pytest.mark.parametrize("kind", [NNKDetector, ClasswiseNNKDetector])
+def test_what_all_rows_have_in_common_counts_for_less(kind, tmp_path):
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(300, 24)).astype(np.float32)
+    X[:, 0] += 3.0
+    y = np.arange(300) % 3
+    queries = rng.normal(size=(50, 24)).astype(np.float32)
+    detector = kind(random_state=0).fit(X, y)
+    unit_rows = X / np.linalg.norm(X, axis=1, keepdims=True)
+    np.testing.assert_allclose(detector.common_, unit_rows.mean(axis=0) / 8, atol=1e-6)
+    sigma = detector.bandwidth_ if kind is ClasswiseNNKDetector else detector.dictionary_.bandwidth_
+    plain = kind(random_state=0, bandwidth=sigma).fit(X, y)
+    assert plain.common_ is None
+    expected = 2.0 * queries @ detector.common_ / np.linalg.norm(queries, axis=1)
+    if kind is ClasswiseNNKDetector:  # the same dictionaries, asked without the discount
+        detector.common_, kept = None, detector.common_
+        detector.prepare()
+        without = detector.ood_score(queries)
+        detector.common_ = kept
+        detector.prepare()
+    else:
+        without = detector.dictionary_.encode(queries).ood_score
+    np.testing.assert_allclose(detector.ood_score(queries) - without, expected, atol=1e-6)
+    assert [why.ood_score for why in detector.explain(queries)] == detector.ood_score(
+        queries
+    ).tolist()
+    assert detector.stored_bytes_ > sum(d.stored_bytes_ for d in _dictionaries(detector))
+    detector.save(tmp_path / "model")
+    assert (load(tmp_path / "model").ood_score(queries) == detector.ood_score(queries)).all()
+    budget = kind(random_state=0, max_bytes=3000).fit(X, y)
+    assert budget.common_ is not None
+    assert budget.stored_bytes_ <= 3000
+    # Rows that point everywhere have nothing in common, and a tiny budget no room for it.
+    assert kind(random_state=0).fit(queries).common_ is None
+    assert kind(random_state=0, max_bytes=150).fit(X, y).common_ is None
+
+
+def _dictionaries(detector):
+    return getattr(detector, "dictionaries_", None) or [detector.dictionary_]

@@ -53,8 +53,15 @@ class Coder(Engine):
         *,
         normalize: bool = True,
         penalty: FloatArray | None = None,
+        discount: Matrix | None = None,
     ) -> None:
-        super().__init__(atoms, normalize=normalize, euclidean=bandwidth > 0, penalty=penalty)
+        super().__init__(
+            atoms,
+            normalize=normalize,
+            euclidean=bandwidth > 0,
+            penalty=penalty,
+            discount=discount,
+        )
         self.bandwidth = float(bandwidth)
 
     def code(
@@ -126,9 +133,19 @@ class ClassCoder(Engine):
     """Scores against one dictionary a class, all classes in one product."""
 
     def __init__(
-        self, dictionaries: Sequence[Matrix], bandwidth: float, *, normalize: bool = True
+        self,
+        dictionaries: Sequence[Matrix],
+        bandwidth: float,
+        *,
+        normalize: bool = True,
+        discount: Matrix | None = None,
     ) -> None:
-        super().__init__(np.concatenate(dictionaries), normalize=normalize, euclidean=bandwidth > 0)
+        super().__init__(
+            np.concatenate(dictionaries),
+            normalize=normalize,
+            euclidean=bandwidth > 0,
+            discount=discount,
+        )
         self.bandwidth = float(bandwidth)
         sizes = np.array([len(atoms) for atoms in dictionaries])
         self.starts = np.concatenate([[0], np.cumsum(sizes)])

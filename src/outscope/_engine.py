@@ -65,6 +65,7 @@ class Engine:
 
     A row's key for an atom is their inner product minus the atom's offset. With `euclidean` the
     offset is half the atom's squared length, so that the order of keys is that of distances.
+    `discount` is a vector whose inner product with a row lowers all keys of that row alike.
     """
 
     def __init__(
@@ -74,12 +75,17 @@ class Engine:
         normalize: bool,
         euclidean: bool,
         penalty: FloatArray | None = None,
+        discount: Matrix | None = None,
     ) -> None:
         self.atoms = np.ascontiguousarray(atoms, dtype=np.float32)
         self.normalize = normalize
         exact = self.atoms.astype(np.float64)
         self.squares: FloatArray = np.einsum("ij,ij->i", exact, exact)
         self.offsets: FloatArray = 0.5 * self.squares if euclidean else np.zeros(len(exact))
+        if discount is not None:
+            # Atoms that all move by the same vector keep their distances to each other.
+            self.atoms = (exact - discount).astype(np.float32)
+            self.squares = np.einsum("ij,ij->i", self.atoms, self.atoms, dtype=np.float64)
         if penalty is not None:
             self.offsets = self.offsets + penalty
         self.offsets32 = self.offsets.astype(np.float32)

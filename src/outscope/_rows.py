@@ -51,14 +51,17 @@ class Rows:
         if self._kept is not None:
             return self._kept[chosen]
         rows = np.asarray(self._X[chosen], dtype=np.float64)
-        if self._normalize:
-            length = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
-            rows = np.divide(rows, length, out=np.zeros_like(rows), where=length > 0)
-        return rows.astype(np.float32)
+        return (unit(rows) if self._normalize else rows).astype(np.float32)
 
     def all(self) -> Matrix:
         """Every row, in one matrix."""
         return self.take(slice(None))
+
+
+def unit(rows: FloatArray) -> FloatArray:
+    """Rows of length 1; zero ones stay as they are."""
+    length = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
+    return np.divide(rows, length, out=np.zeros_like(rows), where=length > 0)
 
 
 def size_for(wanted: int | float | str, n_rows: int) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from outscope._engine import NonFiniteRowsError, threads_of
 from outscope._kernels.blas import one_thread_each
 from outscope._kernels.parallel import for_ranges
-from outscope._rows import SAME_POINT, Rows
+from outscope._rows import EPOCH_ROWS, SAME_POINT, Rows, unit
 from outscope._types import FloatArray, IntArray, Matrix
 
 # Rows whose neighbours are looked up, and rows among which they are looked for.
@@ -35,6 +35,10 @@ ISOLATED = 0.3
 # 0.065 of the spread, that of a pre-trained encoder 0.11 and more.
 COLLAPSED = 0.25
 HALF_COLLAPSED, NEAR = 0.6, 0.085
+# Unit rows whose mean holds more than this share of their energy are of one domain, and what all of
+# them have in common says little about what belongs to them: that direction counts for less.
+# Banking77 has 0.21 to 0.26, CLINC150 0.09, 20 Newsgroups 0.05, a fine-tuned encoder 0.002.
+COMMON, COMMON_DISCOUNT = 0.15, 1 / 8
 # Rows that are turned at a time; always the same ones together, so that bits do not depend on how
 # many threads there are.
 TURNED_ROWS = 512
@@ -100,6 +104,18 @@ def candidates_for(bandwidth: float, geometry: Geometry) -> int:
 def class_bandwidth(geometry: Geometry) -> float:
     """Bandwidth where each class has atoms of its own; 1 where all rows are equal."""
     return CLASS_WIDTH * max(geometry) if geometry.gap > 0.0 else 1.0
+
+
+def common_part(X: Matrix) -> Matrix | None:
+    """A share of the mean of unit rows, to be discounted; None where they have little in common."""
+    total, rows = np.zeros(X.shape[1]), 0
+    for start in range(0, len(X), EPOCH_ROWS):
+        block = unit(np.asarray(X[start : start + EPOCH_ROWS], dtype=np.float64))
+        total += block.sum(axis=0)
+        rows += int(np.count_nonzero(block.any(axis=1)))
+    if float(total @ total) <= COMMON * float(rows) ** 2:
+        return None
+    return (COMMON_DISCOUNT * total / rows).astype(np.float32)
 
 
 def are_isolated(geometry: Geometry) -> bool:
