@@ -13,11 +13,13 @@ import numpy as np
 
 from outscope import ClasswiseNNKDetector, NNKDetector, geometry, nnk
 from outscope._rows import Rows
+from outscope.geometry import Collapse
 from outscope.metrics import auroc
 from outscope.paper.features import Store
 from outscope.paper.tasks import Task
 from outscope.text.weights import DEFAULT
 
+WHOLE = Collapse.WHOLE
 TASKS = [
     ("pretrained", Task("banking77", 25, 0)),
     ("pretrained", Task("banking77", 50, 0)),
@@ -35,6 +37,9 @@ TASKS = [
     ("finetuned", Task("clinc150", 100, 1)),
     ("finetuned", Task("20newsgroups", 25, 0)),
     ("finetuned", Task("20newsgroups", 50, 0)),
+    ("finetuned", Task("20newsgroups", 75, 0)),
+    ("finetuned", Task("ag_news", 50, 0)),
+    ("finetuned", Task("ag_news", 75, 0)),
     ("contrastive", Task("banking77", 25, 0)),
     ("contrastive", Task("banking77", 50, 0)),
     ("contrastive", Task("clinc150", 100, 0)),
@@ -58,14 +63,14 @@ def measured(features, detector):
 @contextmanager
 def choosing(*, metric, width=geometry.CLASS_WIDTH, shared=False):
     """Class-wise detectors with the metric or without, kernels of a given width, alone or not."""
-    before = nnk.wants_metric, geometry.CLASS_WIDTH, ClasswiseNNKDetector._share
-    nnk.wants_metric, geometry.CLASS_WIDTH = (lambda *seen: metric), width
+    before = nnk.collapse, geometry.CLASS_WIDTH, ClasswiseNNKDetector._share
+    nnk.collapse, geometry.CLASS_WIDTH = (lambda *seen: metric), width
     if not shared:
         ClasswiseNNKDetector._share = lambda *seen: None
     try:
         yield
     finally:
-        nnk.wants_metric, geometry.CLASS_WIDTH, ClasswiseNNKDetector._share = before
+        nnk.collapse, geometry.CLASS_WIDTH, ClasswiseNNKDetector._share = before
 
 
 def line(store, representation, task):
@@ -76,15 +81,16 @@ def line(store, representation, task):
     sigma = blind.dictionary_.bandwidth_
     values.append(measured(features, ClasswiseNNKDetector(0.25, bandwidth=sigma, random_state=0)))
     for width in (geometry.CLASS_WIDTH, 1 / 3):
-        with choosing(metric=False, width=width):
+        with choosing(metric=Collapse.NONE, width=width):
             values.append(measured(features, ClasswiseNNKDetector(0.25, random_state=0)))
-    for shared in (False, True):
-        with choosing(metric=True, shared=shared):
+    for metric, shared in ((WHOLE, False), (WHOLE, True), (Collapse.HALF, False)):
+        with choosing(metric=metric, shared=shared):
             values.append(measured(features, ClasswiseNNKDetector(random_state=0)))
     default = ClasswiseNNKDetector(random_state=0)
     values.append(measured(features, default))
-    both = default.metric_ is not None
-    kind = "metric + shared" if both else f"{len(default.atoms_) / len(X):.0%}"
+    kind = f"{len(default.atoms_) / len(X):.0%}"
+    if default.metric_ is not None:
+        kind = "metric, rows kept" if default.shared_ is None else "metric + shared"
     return (
         f"| {task.dataset} {task.ratio} %, draw {task.seed}, {representation} | {within_share(X, y):.2f} "
         f"| {len(X) / len(np.unique(y)):,.0f} | "
@@ -98,14 +104,17 @@ if __name__ == "__main__":
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--representation", help="only tasks of this one")
+    parser.add_argument("--dataset", help="only tasks of this one")
     options = parser.parse_args()
     store = Store(options.store, options.data, DEFAULT, lambda words: None)
     head = ["task", "variance within", "rows a class", "label-blind", "σ of label-blind"]
-    head += ["σ = spread / 13", "σ = spread / 3", "metric", "metric + shared"]
+    head += ["σ = spread / 13", "σ = spread / 3", "metric", "metric + shared", "metric, rows kept"]
     head += ["**default**"]
     print("| " + " | ".join(head) + " |")
     print("|---" * len(head) + "|")
     for representation, task in TASKS:
         if options.representation not in (None, representation):
+            continue
+        if options.dataset not in (None, task.dataset):
             continue
         print(line(store, representation, task), flush=True)

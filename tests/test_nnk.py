@@ -168,7 +168,11 @@ def test_half_collapsed_classes_are_known_by_near_neighbours():
     loose = np.eye(4, 30)[y] + 0.14 * rng.normal(size=(200, 30))
     near = np.repeat(loose[::5], 5, axis=0) + 0.01 * rng.normal(size=(200, 30))
     assert ClasswiseNNKDetector(random_state=0).fit(loose, y).metric_ is None
-    assert ClasswiseNNKDetector(random_state=0).fit(near, y).metric_ is not None
+    half = ClasswiseNNKDetector(random_state=0).fit(near, y)
+    assert half.metric_ is not None
+    assert half.shared_ is None
+    assert len(half.atoms_) == len(near)
+    assert len(ClasswiseNNKDetector(5, random_state=0).fit(near, y).atoms_) == 20
 
 
 def test_loose_or_unlabelled_rows_keep_their_distances():
@@ -253,3 +257,12 @@ def test_what_all_rows_have_in_common_counts_for_less(kind, tmp_path):
 
 def _dictionaries(detector):
     return getattr(detector, "dictionaries_", None) or [detector.dictionary_]
+
+
+@pytest.mark.parametrize("kind", [NNKDetector, ClasswiseNNKDetector])
+def test_the_mean_of_few_collapsed_classes_is_nothing_they_have_in_common(kind):
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], 100)
+    X = np.eye(2, 30)[y] + 0.02 * rng.normal(size=(200, 30))
+    assert kind(random_state=0).fit(X, y).common_ is None
+    assert kind(random_state=0, max_bytes=4000).fit(X, y).common_ is None

@@ -223,7 +223,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         self.precision_ = self.precision
         by_geometry = self.kernel == "gaussian" and self.bandwidth == "auto"
         if by_geometry or self.precision == "auto":
-            geometry = measure_geometry(rows, rng)
+            self._geometry = geometry = measure_geometry(rows, rng)
             isolated = are_isolated(geometry)
             if self.precision == "auto":
                 # What each of such rows says is lost in an average, but not in coarse numbers.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
@@ -54,6 +55,14 @@ class Geometry(NamedTuple):
 
     gap: float  # from a row to its nearest other row
     spread: float  # between any two rows
+
+
+class Collapse(Enum):
+    """Whether distances should be weighed by how rows vary within their classes, and how."""
+
+    NONE = "plain distances"
+    HALF = "by the metric, each row for itself"
+    WHOLE = "by the metric, with averages"
 
 
 def measure_geometry(rows: Rows, rng: np.random.RandomState) -> Geometry:
@@ -123,11 +132,16 @@ def are_isolated(geometry: Geometry) -> bool:
     return geometry.gap > ISOLATED * geometry.spread
 
 
-def wants_metric(rows: Rows, membership: IntArray, geometry: Geometry) -> bool:
-    """Whether distances should be weighed by how rows vary within their classes."""
+def are_near(geometry: Geometry) -> bool:
+    """Whether rows have neighbours as near as collapsed classes or copies have."""
+    return geometry.gap < NEAR * geometry.spread
+
+
+def collapse(rows: Rows, membership: IntArray, geometry: Geometry) -> Collapse:
+    """How far classes have collapsed, as those of a fine-tuned encoder do."""
     counts = np.bincount(membership)
     if len(counts) < 2:
-        return False
+        return Collapse.NONE
     squares, start = 0.0, 0
     sums = np.zeros((len(counts), rows.width))
     for block in rows.blocks():
@@ -138,9 +152,11 @@ def wants_metric(rows: Rows, membership: IntArray, geometry: Geometry) -> bool:
     whole = squares - float(sums.sum(axis=0) @ sums.sum(axis=0)) / len(membership)
     # Classes of one row, or of equal ones, show no variance to weigh by.
     if within <= 1e-9 * squares:
-        return False
-    near = geometry.gap < NEAR * geometry.spread
-    return within < (HALF_COLLAPSED if near else COLLAPSED) * whole
+        return Collapse.NONE
+    if within < COLLAPSED * whole:
+        return Collapse.WHOLE
+    half = are_near(geometry) and within < HALF_COLLAPSED * whole
+    return Collapse.HALF if half else Collapse.NONE
 
 
 def within_metric(rows: Rows, membership: IntArray) -> FloatArray:

@@ -18,13 +18,15 @@ from outscope.dictionary import RULES, NNKMeans
 from outscope.explanation import Evidence, Explanation
 from outscope.geometry import (
     CANDIDATES,
+    Collapse,
     are_isolated,
+    are_near,
     auto_bandwidth,
     class_bandwidth,
+    collapse,
     common_part,
     measure_geometry,
     turn,
-    wants_metric,
     within_metric,
 )
 
@@ -129,6 +131,8 @@ class NNKDetector(Detector):
     def _learn(self, X: Matrix, y: Any) -> FloatArray:
         self.dictionary_ = self._dictionary(max_bytes=self._look_for_common(X))
         scores = self.dictionary_.learn_scores(X, check_random_state(self.random_state))
+        if self.common_ is not None and are_near(self.dictionary_._geometry):
+            self.common_ = None
         self.prepare()
         if self.common_ is not None:
             scores = self._ood_score(X)
@@ -248,7 +252,7 @@ class ClasswiseNNKDetector(NNKDetector):
         """Under a metric, where no size is asked for, one more dictionary for all classes."""
         self.shared_, self.metric_scale_ = None, 1.0
         relative = self.max_atoms is None or self.max_atoms < 1
-        if self.metric_ is None or not (
+        if self._collapse is not Collapse.WHOLE or not (
             self.normalize and self.n_atoms == "auto" and relative and self.max_bytes is None
         ):
             return
@@ -270,18 +274,22 @@ class ClasswiseNNKDetector(NNKDetector):
     ) -> tuple[Rows, int | float | str]:
         """Choose metric and bandwidth; return the rows under them, and atoms to learn a class."""
         rows = Rows(X, normalize=self.normalize)
-        self.metric_, self.bandwidth_ = None, 0.0
+        self.metric_, self.bandwidth_, self._collapse = None, 0.0, Collapse.NONE
         if self.kernel == "cosine":
             return rows, self.n_atoms
         if self.bandwidth != "auto":
             self.bandwidth_ = float(self.bandwidth)
             return rows, self.n_atoms
         geometry = measure_geometry(rows, rng)
-        if wants_metric(rows, membership, geometry):
+        if are_near(geometry):
+            self.common_ = None
+        self._collapse = collapse(rows, membership, geometry)
+        if self._collapse is not Collapse.NONE:
             self.metric_, self.common_ = within_metric(rows, membership), None
             rows = Rows(self._turned(X), normalize=False)
             self.bandwidth_ = auto_bandwidth(measure_geometry(rows, rng))
-            return rows, self.n_atoms
+            kept = self.n_atoms == "auto" and self._collapse is Collapse.HALF
+            return rows, AUTO_LIMIT if kept else self.n_atoms
         if len(self.classes_) == 1:
             share = 1.0 - size_for(self.n_atoms, len(X)) / len(X)
             self.bandwidth_ = auto_bandwidth(geometry, averaged=share)
@@ -294,7 +302,11 @@ class ClasswiseNNKDetector(NNKDetector):
         self, rows: Rows, membership: IntArray, rng: np.random.RandomState
     ) -> list[Matrix | None]:
         """First atoms of each class; None where the class draws its own."""
-        if self.n_atoms != "auto" or not isinstance(self.init, str) or self.metric_ is None:
+        if (
+            self.n_atoms != "auto"
+            or not isinstance(self.init, str)
+            or self._collapse is not Collapse.WHOLE
+        ):
             return [None] * len(self.classes_)
         # Drawn over all rows at once: under one metric, loose classes need more atoms.
         size = sum(size_for("auto", count) for count in np.bincount(membership))
