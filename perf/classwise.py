@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from outscope import ClasswiseNNKDetector, NNKDetector, geometry, nnk
+from outscope import ClasswiseNNKDetector, NNKDetector, classwise, geometry
 from outscope._rows import Rows
 from outscope.geometry import Collapse
 from outscope.metrics import auroc
@@ -63,14 +63,14 @@ def measured(features, detector):
 @contextmanager
 def choosing(*, metric, width=geometry.CLASS_WIDTH, shared=False):
     """Class-wise detectors with the metric or without, kernels of a given width, alone or not."""
-    before = nnk.collapse, geometry.CLASS_WIDTH, ClasswiseNNKDetector._share
-    nnk.collapse, geometry.CLASS_WIDTH = (lambda *seen: metric), width
+    before = classwise.collapse, geometry.CLASS_WIDTH, ClasswiseNNKDetector._share
+    classwise.collapse, geometry.CLASS_WIDTH = (lambda *seen: metric), width
     if not shared:
         ClasswiseNNKDetector._share = lambda *seen: None
     try:
         yield
     finally:
-        nnk.collapse, geometry.CLASS_WIDTH, ClasswiseNNKDetector._share = before
+        classwise.collapse, geometry.CLASS_WIDTH, ClasswiseNNKDetector._share = before
 
 
 def line(store, representation, task):

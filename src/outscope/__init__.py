@@ -10,6 +10,7 @@ from outscope.baselines import (
     KNNDetector,
     MahalanobisDetector,
 )
+from outscope.classwise import ClasswiseNNKDetector
 from outscope.confidence import BLOODDetector, D2UDetector, EnergyDetector, MSPDetector
 from outscope.detector import Detector
 from outscope.dictionary import NNKMeans
@@ -17,7 +18,7 @@ from outscope.errors import InputError, MissingExtraError, ModelFileError, Outsc
 from outscope.explanation import Evidence, Explanation
 from outscope.loading import load
 from outscope.methods import make_detector
-from outscope.nnk import ClasswiseNNKDetector, NNKDetector
+from outscope.nnk import NNKDetector
 from outscope.text.encoders import make_encoder
 from outscope.text.pipeline import TextDetector, Verdict
 from outscope.threshold import ConformalThreshold

@@ -11,11 +11,12 @@ from outscope.baselines import (
     KNNDetector,
     MahalanobisDetector,
 )
+from outscope.classwise import ClasswiseNNKDetector
 from outscope.confidence import BLOODDetector, D2UDetector, EnergyDetector, MSPDetector
 from outscope.detector import Detector
 from outscope.dictionary import NNKMeans
 from outscope.errors import InputError
-from outscope.nnk import PAPER, ClasswiseNNKDetector, NNKDetector
+from outscope.nnk import PAPER, NNKDetector
 
 # What an entropy-constrained method does where the user asks for nothing: by default it keeps 200
 # atoms, or half of those of each class; with the paper's settings its λ decides.

@@ -8,26 +8,16 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from outscope._coder import ClassCoder, Coder
-from outscope._engine import NonFiniteRowsError
-from outscope._rows import AUTO_LIMIT, EPOCH_ROWS, Rows, seed_atoms, size_for
-from outscope._sklearn import check_labels, check_rows, scoring_rows
+from outscope._coder import Coder
+from outscope._rows import Rows
+from outscope._sklearn import check_labels, scoring_rows
 from outscope._types import FloatArray, IntArray, Matrix
 from outscope.detector import Detector
 from outscope.dictionary import RULES, NNKMeans
 from outscope.explanation import Evidence, Explanation
 from outscope.geometry import (
-    CANDIDATES,
-    Collapse,
-    are_isolated,
     are_near,
-    auto_bandwidth,
-    class_bandwidth,
-    collapse,
     common_part,
-    measure_geometry,
-    turn,
-    within_metric,
 )
 
 # The settings behind the paper's published numbers (its score is the same ranking).
@@ -163,7 +153,7 @@ class NNKDetector(Detector):
         if self.labels_ is not None:
             labels = self.labels_[self.representative_labels_]
         scores = None if self.common_ is None else self.ood_score(X)
-        return _explanations(self, rows, self.dictionary_, labels, None, n_atoms, scores)
+        return explanations(self, rows, self.dictionary_, labels, None, n_atoms, scores)
 
     def remembered_rows(self) -> IntArray:
         """Training rows that stand for atoms."""
@@ -181,223 +171,11 @@ class NNKDetector(Detector):
         return out
 
 
-class ClasswiseNNKDetector(NNKDetector):
-    """One dictionary a class; a row is as strange as its best class finds it (C-NNK-Means).
-
-    `fit(X, y)` takes any labels; without labels all rows are one class. `n_atoms` and `max_atoms`
-    count atoms *a class*, `max_bytes` is for all of them. Classes are scored together in one
-    product, and those that provably cannot have the smallest score are never solved for.
-
-    `bandwidth` "auto" reads the labels too: where classes have collapsed, as those of a fine-tuned
-    encoder do, rows are turned to the metric within classes. `metric_` is that matrix or None, and
-    the atoms of the classes are in its space. Where no size is asked for, the score is then the
-    mean of theirs and that of `shared_`, one dictionary for all classes with the paper's settings.
-    `n_atoms` "auto" is a quarter of the rows, drawn over all classes at once under that metric;
-    rows too far from each other to be averaged are kept as they are, up to 2,000 a class.
-
-    >>> import numpy as np
-    >>> X = np.random.RandomState(0).normal(size=(60, 4)) + np.repeat(np.eye(2, 4) * 9, 30, axis=0)
-    >>> detector = ClasswiseNNKDetector(random_state=0).fit(X, ["hi"] * 30 + ["bye"] * 30)
-    >>> detector.nearest_class(np.eye(2, 4) * 9).tolist()
-    ['hi', 'bye']
-    """
-
-    metric_: FloatArray | None = None
-    metric_scale_: float = 1.0
-    shared_: NNKMeans | None = None
-
-    @property
-    def atoms_(self) -> Matrix:
-        """All stored atoms: one class after the other, then the shared ones, (m, d)."""
-        return np.concatenate([dictionary.atoms_ for dictionary in self._every_dictionary()])
-
-    @property
-    def stored_bytes_(self) -> int:
-        """Bytes that all atoms, and `common_` or the metric where there is one, take."""
-        atoms = sum(dictionary.stored_bytes_ for dictionary in self._every_dictionary())
-        atoms += self._common_bytes
-        return atoms if self.metric_ is None else atoms + self.metric_.nbytes
-
-    def _every_dictionary(self) -> list[NNKMeans]:
-        return [*self.dictionaries_, *([] if self.shared_ is None else [self.shared_])]
-
-    def _learn(self, X: Matrix, y: Any) -> FloatArray:
-        labels = np.zeros(len(X), dtype=int) if y is None else check_labels(y, len(X))
-        self.classes_, membership = np.unique(labels, return_inverse=True)
-        rng = check_random_state(self.random_state)
-        self.n_neighbors_ = CANDIDATES if self.n_neighbors == "auto" else int(self.n_neighbors)
-        whole = self._look_for_common(X)
-        rows, n_atoms = self._survey(X, membership, rng)
-        firsts = self._first_atoms(rows, membership, rng)
-        budget = None if whole is None else max(1, whole // len(self.classes_))
-        self.dictionaries_ = []
-        for c, first in enumerate(firsts):
-            mine = np.flatnonzero(membership == c)
-            # One bandwidth for all classes makes their scores comparable.
-            dictionary = self._dictionary(
-                n_atoms=n_atoms,
-                bandwidth=self.bandwidth_ or "auto",
-                max_bytes=budget,
-                normalize=self._unit,
-            )
-            dictionary.learn_scores(rows.take(mine), rng, first)
-            found = dictionary.representatives_
-            dictionary.representatives_ = np.where(found >= 0, mine[found], -1)
-            self.dictionaries_.append(dictionary)
-        self._share(X, membership, rng)
-        self.prepare()
-        return self._ood_score(X)
-
-    def _share(self, X: Matrix, membership: IntArray, rng: np.random.RandomState) -> None:
-        """Under a metric, where no size is asked for, one more dictionary for all classes."""
-        self.shared_, self.metric_scale_ = None, 1.0
-        relative = self.max_atoms is None or self.max_atoms < 1
-        if self._collapse is not Collapse.WHOLE or not (
-            self.normalize and self.n_atoms == "auto" and relative and self.max_bytes is None
-        ):
-            return
-        self.shared_ = self._dictionary(**PAPER)
-        self.shared_.learn_scores(X, rng)
-        # Both in units of what they leave unexplained of the training rows.
-        errors = np.array([dictionary.reconstruction_error_ for dictionary in self.dictionaries_])
-        own = float(errors @ np.bincount(membership)) / len(X)
-        if own > 0:
-            self.metric_scale_ = self.shared_.reconstruction_error_ / own
-
-    @property
-    def _unit(self) -> bool:
-        """Whether the dictionaries see rows of unit length."""
-        return self.normalize and self.metric_ is None
-
-    def _survey(
-        self, X: Matrix, membership: IntArray, rng: np.random.RandomState
-    ) -> tuple[Rows, int | float | str]:
-        """Choose metric and bandwidth; return the rows under them, and atoms to learn a class."""
-        rows = Rows(X, normalize=self.normalize)
-        self.metric_, self.bandwidth_, self._collapse = None, 0.0, Collapse.NONE
-        if self.kernel == "cosine":
-            return rows, self.n_atoms
-        if self.bandwidth != "auto":
-            self.bandwidth_ = float(self.bandwidth)
-            return rows, self.n_atoms
-        geometry = measure_geometry(rows, rng)
-        if are_near(geometry):
-            self.common_ = None
-        self._collapse = collapse(rows, membership, geometry)
-        if self._collapse is not Collapse.NONE:
-            self.metric_, self.common_ = within_metric(rows, membership), None
-            rows = Rows(self._turned(X), normalize=False)
-            self.bandwidth_ = auto_bandwidth(measure_geometry(rows, rng))
-            kept = self.n_atoms == "auto" and self._collapse is Collapse.HALF
-            return rows, AUTO_LIMIT if kept else self.n_atoms
-        if len(self.classes_) == 1:
-            share = 1.0 - size_for(self.n_atoms, len(X)) / len(X)
-            self.bandwidth_ = auto_bandwidth(geometry, averaged=share)
-            return rows, self.n_atoms
-        self.bandwidth_ = class_bandwidth(geometry)
-        kept = self.n_atoms == "auto" and are_isolated(geometry)
-        return rows, AUTO_LIMIT if kept else self.n_atoms
-
-    def _first_atoms(
-        self, rows: Rows, membership: IntArray, rng: np.random.RandomState
-    ) -> list[Matrix | None]:
-        """First atoms of each class; None where the class draws its own."""
-        if (
-            self.n_atoms != "auto"
-            or not isinstance(self.init, str)
-            or self._collapse is not Collapse.WHOLE
-        ):
-            return [None] * len(self.classes_)
-        # Drawn over all rows at once: under one metric, loose classes need more atoms.
-        size = sum(size_for("auto", count) for count in np.bincount(membership))
-        if self.init == "random":
-            drawn = rng.choice(len(rows), size, replace=False)
-        else:
-            drawn = seed_atoms(rows, size, rng)[1]
-        firsts: list[Matrix | None] = []
-        for c in range(len(self.classes_)):
-            mine = np.sort(drawn[membership[drawn] == c])
-            firsts.append(rows.take(mine if len(mine) else np.flatnonzero(membership == c)[:1]))
-        return firsts
-
-    def remembered_rows(self) -> IntArray:
-        """Training rows that stand for atoms of any class."""
-        rows = np.concatenate([d.representatives_.ravel() for d in self.dictionaries_])
-        return np.unique(rows[rows >= 0])
-
-    def prepare(self) -> None:
-        """Build what scoring needs from the fitted attributes (after fit or load)."""
-        self._class_coder = ClassCoder(
-            [dictionary.atoms_ for dictionary in self.dictionaries_],
-            self.dictionaries_[0].bandwidth_,
-            normalize=self._unit,
-            discount=self.common_,
-        )
-
-    def _turned(self, X: Matrix) -> Matrix:
-        """Rows as the dictionaries see them."""
-        if self.metric_ is None:
-            return X
-        return turn(X, self.metric_, normalize=self.normalize, n_jobs=self.n_jobs)
-
-    def _ood_score(self, X: Matrix) -> FloatArray:
-        if self.metric_ is None:
-            return self._class_coder.ood_score(X, self.n_neighbors_, self.n_jobs)[0]
-        scores = np.empty(len(X))
-        for start in range(0, len(X), EPOCH_ROWS):
-            part = slice(start, start + EPOCH_ROWS)
-            own = self._class_coder.ood_score(
-                self._turned(X[part]), self.n_neighbors_, self.n_jobs
-            )[0]
-            scores[part] = self._joined(X[part], own)
-        return scores
-
-    def _joined(self, X: Matrix, own: FloatArray) -> FloatArray:
-        """Scores of the classes, and of the shared dictionary where there is one."""
-        shared = self.shared_
-        if shared is None:
-            return own
-        other: FloatArray = shared._coder.ood_score(X, shared.n_neighbors_, self.n_jobs)
-        return 0.5 * (self.metric_scale_ * own + other)
-
-    def _nearest(self, X: Any) -> tuple[Matrix, FloatArray, IntArray]:
-        """Rows as the dictionaries see them, their scores, and the class that explains them."""
-        rows, checked = scoring_rows(self, X)
-        try:
-            seen = self._turned(rows)
-            own, nearest = self._class_coder.ood_score(seen, self.n_neighbors_, self.n_jobs)
-            return seen, self._joined(rows, own), nearest
-        except NonFiniteRowsError:
-            if not checked:
-                check_rows(self, X, reset=False)
-            raise
-
-    def nearest_class(self, X: Any) -> np.ndarray[Any, Any]:
-        """Label of the class that explains each row best (also for rows out of scope)."""
-        nearest: np.ndarray[Any, Any] = self.classes_[self._nearest(X)[2]]
-        return nearest
-
-    def explain(self, X: Any, *, n_atoms: int = 5) -> list[Explanation]:
-        """For each row the atoms of its best class that carry it, and the rest."""
-        rows, scores, nearest = self._nearest(X)
-        out: list[Explanation | None] = [None] * len(rows)
-        for c in np.unique(nearest):
-            mine = np.flatnonzero(nearest == c)
-            dictionary, label = self.dictionaries_[c], self.classes_[c]
-            labels = np.full(dictionary.representatives_.shape, label)
-            found = _explanations(
-                self, rows[mine], dictionary, labels, label, n_atoms, scores[mine]
-            )
-            for i, explanation in zip(mine, found, strict=True):
-                out[i] = explanation
-        return [explanation for explanation in out if explanation is not None]
-
-
 def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _explanations(
+def explanations(
     detector: Detector,
     X: Matrix,
     dictionary: NNKMeans,
@@ -406,6 +184,7 @@ def _explanations(
     n_atoms: int,
     scores: FloatArray | None = None,  # where more than this dictionary has a say in them
 ) -> list[Explanation]:
+    """For each row the atoms of a dictionary that carry it, and what they leave of it."""
     codes = dictionary.encode(X)
     if scores is not None:
         codes = codes._replace(ood_score=scores)
