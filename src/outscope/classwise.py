@@ -41,7 +41,8 @@ class ClasswiseNNKDetector(NNKDetector):
     the atoms of the classes are in its space. Where no size is asked for, the score is then the
     mean of theirs and that of `shared_`, one dictionary for all classes with the paper's settings.
     `n_atoms` "auto" is a quarter of the rows, drawn over all classes at once under that metric;
-    rows too far from each other to be averaged are kept as they are, up to 2,000 a class.
+    rows too far from each other to be averaged are kept as they are, up to 2,000 a class. So are
+    those of half-collapsed classes, which have the metric but no `shared_`.
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).normal(size=(60, 4)) + np.repeat(np.eye(2, 4) * 9, 30, axis=0)

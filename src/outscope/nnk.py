@@ -1,4 +1,4 @@
-"""NNK-Means, EC-, C- and C-EC-NNK-Means as detectors."""
+"""NNK-Means and EC-NNK-Means as detectors, and the reasons they give."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ from outscope._types import FloatArray, IntArray, Matrix
 from outscope.detector import Detector
 from outscope.dictionary import RULES, NNKMeans
 from outscope.explanation import Evidence, Explanation
-from outscope.geometry import (
-    are_near,
-    common_part,
-)
+from outscope.geometry import are_near, common_part
 
 # The settings behind the paper's published numbers (its score is the same ranking).
 PAPER = {"kernel": "cosine", "update": "mod", "n_neighbors": 20, "n_fit_neighbors": None}
