@@ -19,7 +19,8 @@ from outscope.paper.features import Store
 from outscope.paper.tasks import Task
 from outscope.text.weights import DEFAULT
 
-WHOLE = Collapse.WHOLE
+WHOLE, HALF, CROWDED = Collapse.WHOLE, Collapse.HALF, Collapse.CROWDED
+POWERS = (0.0, 0.5, 1.0)
 TASKS = [
     ("pretrained", Task("banking77", 25, 0)),
     ("pretrained", Task("banking77", 50, 0)),
@@ -83,14 +84,14 @@ def line(store, representation, task):
     for width in (geometry.CLASS_WIDTH, 1 / 3):
         with choosing(metric=Collapse.NONE, width=width):
             values.append(measured(features, ClasswiseNNKDetector(0.25, random_state=0)))
-    for metric, shared in ((WHOLE, False), (WHOLE, True), (Collapse.HALF, False)):
+    for metric, shared in ((WHOLE, False), (WHOLE, True), (HALF, False), (CROWDED, False)):
         with choosing(metric=metric, shared=shared):
             values.append(measured(features, ClasswiseNNKDetector(random_state=0)))
     default = ClasswiseNNKDetector(random_state=0)
     values.append(measured(features, default))
     kind = f"{len(default.atoms_) / len(X):.0%}"
     if default.metric_ is not None:
-        kind = "metric, rows kept" if default.shared_ is None else "metric + shared"
+        kind = "half metric, rows kept" if default.shared_ is None else "metric + shared"
     return (
         f"| {task.dataset} {task.ratio} %, draw {task.seed}, {representation} | {within_share(X, y):.2f} "
         f"| {len(X) / len(np.unique(y)):,.0f} | "
@@ -99,22 +100,60 @@ def line(store, representation, task):
     )
 
 
+def lines_of_powers(store, representation, task):
+    """Rows kept, up to 2,000 a class, under powers of the metric, for kernels wide to narrow."""
+    features = store.features(task, representation)
+    rows = Rows(features.train, normalize=True)
+    membership = np.unique(features.data.train.labels, return_inverse=True)[1]
+    values, vectors = np.linalg.eigh(geometry.within_metric(rows, membership, WHOLE))
+    queries = Rows(features.validation, normalize=True).all()
+    for power in POWERS:
+        metric = (vectors * values**power) @ vectors.T
+        seen = features._replace(
+            train=(rows.all() @ metric).astype(np.float32),
+            validation=(queries @ metric).astype(np.float32),
+        )
+        found = geometry.measure_geometry(
+            Rows(seen.train, normalize=False), np.random.RandomState(0)
+        )
+        widths = (found.spread / 2, found.spread / 13, found.spread / 50, found.gap / 50)
+        results = [
+            measured(
+                seen,
+                ClasswiseNNKDetector(2000, bandwidth=width, normalize=False, random_state=0),
+            )
+            for width in widths
+        ]
+        yield (
+            f"| {task.dataset} {task.ratio} %, draw {task.seed}, {representation} | {power:g} | "
+            + " | ".join(f"{result:.2f}" for result in results)
+            + " |"
+        )
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--representation", help="only tasks of this one")
     parser.add_argument("--dataset", help="only tasks of this one")
+    parser.add_argument("--powers", action="store_true", help="powers of the metric instead")
     options = parser.parse_args()
     store = Store(options.store, options.data, DEFAULT, lambda words: None)
     head = ["task", "variance within", "rows a class", "label-blind", "σ of label-blind"]
-    head += ["σ = spread / 13", "σ = spread / 3", "metric", "metric + shared", "metric, rows kept"]
-    head += ["**default**"]
+    head += ["σ = spread / 13", "σ = spread / 3", "metric", "metric + shared"]
+    head += ["half metric, rows kept, wide", "half metric, rows kept, narrow", "**default**"]
+    if options.powers:
+        head = ["task", "power", "σ = spread / 2", "spread / 13", "spread / 50", "gap / 50"]
     print("| " + " | ".join(head) + " |")
     print("|---" * len(head) + "|")
     for representation, task in TASKS:
         if options.representation not in (None, representation):
             continue
         if options.dataset not in (None, task.dataset):
+            continue
+        if options.powers:
+            for row in lines_of_powers(store, representation, task):
+                print(row, flush=True)
             continue
         print(line(store, representation, task), flush=True)

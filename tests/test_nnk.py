@@ -171,8 +171,28 @@ def test_half_collapsed_classes_are_known_by_near_neighbours():
     half = ClasswiseNNKDetector(random_state=0).fit(near, y)
     assert half.metric_ is not None
     assert half.shared_ is None
+    rows = near / np.linalg.norm(near, axis=1, keepdims=True) @ half.metric_
+    spread = np.median(((rows[:, None] - rows[None]) ** 2).sum(axis=2))
+    assert half.bandwidth_ == pytest.approx(spread / 2, rel=0.1)
     assert len(half.atoms_) == len(near)
     assert len(ClasswiseNNKDetector(5, random_state=0).fit(near, y).atoms_) == 20
+
+
+def test_crowded_classes_are_judged_by_the_nearest_row():
+    rng = np.random.default_rng(0)
+    y = np.arange(2400) % 2
+    # Few directions hold the variance within a class, so that many rows crowd there.
+    loading = 0.05 * rng.normal(size=(3, 30))
+    X = 2.0 * np.eye(2, 30)[y] + rng.normal(size=(2400, 3)) @ loading
+    crowded = ClasswiseNNKDetector(random_state=0).fit(X, y)
+    assert crowded.metric_ is not None
+    assert crowded.shared_ is None
+    assert len(crowded.atoms_) == len(X)
+    rows = X / np.linalg.norm(X, axis=1, keepdims=True) @ crowded.metric_
+    assert crowded.bandwidth_ < np.sort(((rows - rows[0]) ** 2).sum(axis=1))[1]
+    few = ClasswiseNNKDetector(random_state=0).fit(X[:120], y[:120])
+    assert few.shared_ is not None
+    assert few.bandwidth_ > crowded.bandwidth_
 
 
 def test_loose_or_unlabelled_rows_keep_their_distances():

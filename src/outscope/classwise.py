@@ -23,6 +23,7 @@ from outscope.geometry import (
     class_bandwidth,
     collapse,
     measure_geometry,
+    metric_bandwidth,
     turn,
     within_metric,
 )
@@ -42,7 +43,7 @@ class ClasswiseNNKDetector(NNKDetector):
     mean of theirs and that of `shared_`, one dictionary for all classes with the paper's settings.
     `n_atoms` "auto" is a quarter of the rows, drawn over all classes at once under that metric;
     rows too far from each other to be averaged are kept as they are, up to 2,000 a class. So are
-    those of half-collapsed classes, which have the metric but no `shared_`.
+    those of half-collapsed or crowded classes, with half of the metric and no `shared_`.
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).normal(size=(60, 4)) + np.repeat(np.eye(2, 4) * 9, 30, axis=0)
@@ -136,10 +137,10 @@ class ClasswiseNNKDetector(NNKDetector):
             self.common_ = None
         found = collapse(rows, membership, geometry)
         if found is not Collapse.NONE:
-            self.metric_, self.common_ = within_metric(rows, membership), None
+            self.metric_, self.common_ = within_metric(rows, membership, found), None
             rows = Rows(self._turned(X), normalize=False)
-            self.bandwidth_ = auto_bandwidth(measure_geometry(rows, rng))
-            kept = self.n_atoms == "auto" and found is Collapse.HALF
+            self.bandwidth_ = metric_bandwidth(measure_geometry(rows, rng), found)
+            kept = self.n_atoms == "auto" and found is not Collapse.WHOLE
             return rows, AUTO_LIMIT if kept else self.n_atoms, found is Collapse.WHOLE
         if len(self.classes_) == 1:
             share = 1.0 - size_for(self.n_atoms, len(X)) / len(X)
