@@ -242,6 +242,17 @@ def test_claims_follow_from_the_numbers():
     assert found["the same with our defaults, nothing tuned"].verdict == "holds here"
     assert found["EC-NNK-Means is 11 × faster than KNN on CLINC150"].verdict == "holds here"
     assert "20.0 ×" in found["EC-NNK-Means is 11 × faster than KNN on CLINC150"].numbers
+    slower = [
+        {**record("knn", "paper", 0.9, 0.2), "representation": "pretrained", "key": "a"},
+        *(
+            {**record(m, "ours", 0.9, 0.1), "representation": "pretrained", "key": m}
+            for m in ("nnk-means", "ec-nnk-means")
+        ),
+    ]
+    both = {claim.claim: claim for claim in claims(records + slower)}
+    speed = both["EC-NNK-Means is 11 × faster than KNN on CLINC150"]
+    assert speed.verdict == "holds with a restriction"
+    assert "pretrained e: EC 2.0 ×" in speed.numbers
     gaps = {("nnk-means", "ours", setting): (96.0, 0, 1), ("knn", "paper", setting): (95.0, 0, 1)}
     assert best_gap(gaps, setting, "ours") == 1.0
     assert best_gap(gaps, setting, "paper") is None

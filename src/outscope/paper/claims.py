@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import median
 from typing import NamedTuple
 
 from outscope.paper.records import Record
@@ -158,35 +159,37 @@ def _storage(records: list[Record]) -> Claim | None:
     )
 
 
-def _ratios(records: list[Record], encoder: str, method: str) -> list[float]:
-    """KNN's scoring time over that of ours, on CLINC150, draw by draw."""
-    times: dict[tuple[str, int], dict[tuple[str, str], float]] = {}
+def _ratio(records: list[Record], scope: Scope, method: str) -> float | None:
+    """KNN's scoring time over that of ours on CLINC150, the median over draws."""
+    times: dict[int, dict[tuple[str, str], float]] = {}
     for r in latest(records):
-        if r["dataset"] == "clinc150" and r["encoder"] == encoder:
-            place = r["representation"], r["seed"]
-            times.setdefault(place, {})[r["method"], r["settings"]] = r["seconds"]["score"]
-    return sorted(
-        t["knn", PAPER] / t[method, OURS]
-        for t in times.values()
-        if ("knn", PAPER) in t and (method, OURS) in t
-    )
+        if r["dataset"] == "clinc150" and (r["representation"], r["encoder"]) == scope:
+            times.setdefault(r["seed"], {})[r["method"], r["settings"]] = r["seconds"]["score"]
+    one, other = ("knn", PAPER), (method, OURS)
+    pairs = [t[one] / t[other] for t in times.values() if {one, other} <= t.keys()]
+    return median(pairs) if pairs else None
 
 
 def _speed(records: list[Record]) -> Claim | None:
-    words, fastest = [], 0.0
-    for encoder in sorted({scope.encoder for scope in scopes(records)}):
-        nnk, ec = (_ratios(records, encoder, m) for m in ("nnk-means", "ec-nnk-means"))
-        if nnk and ec:
-            fastest = max(fastest, ec[len(ec) // 2])
+    words, ratios = [], []
+    for scope in scopes(records):
+        nnk, ec = (_ratio(records, scope, method) for method in ("nnk-means", "ec-nnk-means"))
+        if nnk is not None and ec is not None:
+            ratios.append(ec)
             words.append(
-                f"{encoder}: EC {ec[len(ec) // 2]:.1f} ×, NNK at 2,000 atoms "
-                f"{nnk[len(nnk) // 2]:.1f} ×"
+                f"{scope.representation} {scope.encoder}: EC {ec:.1f} ×, "
+                f"NNK at 2,000 atoms {nnk:.1f} ×"
             )
-    if not words:
+    if not ratios:
         return None
+    fast = sum(ratio >= 11 for ratio in ratios)
     return Claim(
         "EC-NNK-Means is 11 × faster than KNN on CLINC150",
-        "holds here" if fastest >= 11 else "does not hold here",
+        "holds here"
+        if fast == len(ratios)
+        else "holds with a restriction"
+        if fast
+        else "does not hold here",
         f"against an honest 1-NN on all rows, same machine, median over draws; {'; '.join(words)}",
     )
 
