@@ -171,7 +171,7 @@ def test_half_collapsed_classes_are_known_by_near_neighbours():
     half = ClasswiseNNKDetector(random_state=0).fit(near, y)
     assert half.metric_ is not None
     assert half.shared_ is None
-    rows = near / np.linalg.norm(near, axis=1, keepdims=True) @ half.metric_
+    rows = near @ half.metric_
     spread = np.median(((rows[:, None] - rows[None]) ** 2).sum(axis=2))
     assert half.bandwidth_ == pytest.approx(spread / 2, rel=0.1)
     assert len(half.atoms_) == len(near)
@@ -188,11 +188,25 @@ def test_crowded_classes_are_judged_by_the_nearest_row():
     assert crowded.metric_ is not None
     assert crowded.shared_ is None
     assert len(crowded.atoms_) == len(X)
-    rows = X / np.linalg.norm(X, axis=1, keepdims=True) @ crowded.metric_
+    rows = X @ crowded.metric_
     assert crowded.bandwidth_ < np.sort(((rows - rows[0]) ** 2).sum(axis=1))[1]
     few = ClasswiseNNKDetector(random_state=0).fit(X[:120], y[:120])
     assert few.shared_ is not None
     assert few.bandwidth_ > crowded.bandwidth_
+
+
+def test_lengths_count_where_classes_crowd(tmp_path):
+    rng = np.random.default_rng(0)
+    y = np.arange(2400) % 2
+    X = 2.0 * np.eye(2, 30)[y] + rng.normal(size=(2400, 3)) @ (0.05 * rng.normal(size=(3, 30)))
+    crowded = ClasswiseNNKDetector(random_state=0).fit(X, y)
+    scores = crowded.ood_score(X[:9])
+    assert (crowded.ood_score(1.5 * X[:9]) > scores + 1).all()
+    assert ((crowded.set_params(n_jobs=1).ood_score(X[:9])) == scores).all()
+    crowded.save(tmp_path / "model")
+    assert (load(tmp_path / "model").ood_score(1.5 * X[:9]) > scores + 1).all()
+    few = ClasswiseNNKDetector(random_state=0).fit(X[:120], y[:120])
+    assert few.ood_score(1.5 * X[:9]) == pytest.approx(few.ood_score(X[:9]), rel=1e-6)
 
 
 def test_loose_or_unlabelled_rows_keep_their_distances():

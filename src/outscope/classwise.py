@@ -43,7 +43,8 @@ class ClasswiseNNKDetector(NNKDetector):
     mean of theirs and that of `shared_`, one dictionary for all classes with the paper's settings.
     `n_atoms` "auto" is a quarter of the rows, drawn over all classes at once under that metric;
     rows too far from each other to be averaged are kept as they are, up to 2,000 a class. So are
-    those of half-collapsed or crowded classes, with half of the metric and no `shared_`.
+    those of half-collapsed or crowded classes, without `shared_`; their lengths tell something too
+    and stay as they are (`unit_rows_` is False).
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).normal(size=(60, 4)) + np.repeat(np.eye(2, 4) * 9, 30, axis=0)
@@ -54,6 +55,7 @@ class ClasswiseNNKDetector(NNKDetector):
 
     metric_: FloatArray | None = None
     metric_scale_: float = 1.0
+    unit_rows_: bool = True
     shared_: NNKMeans | None = None
 
     @property
@@ -115,7 +117,7 @@ class ClasswiseNNKDetector(NNKDetector):
 
     @property
     def _unit(self) -> bool:
-        """Whether the dictionaries see rows of unit length."""
+        """Whether the dictionaries scale what they see to unit length."""
         return self.normalize and self.metric_ is None
 
     def _survey(
@@ -126,7 +128,7 @@ class ClasswiseNNKDetector(NNKDetector):
         Returns the rows under them, atoms to learn a class, and whether classes have collapsed.
         """
         rows = Rows(X, normalize=self.normalize)
-        self.metric_, self.bandwidth_ = None, 0.0
+        self.metric_, self.bandwidth_, self.unit_rows_ = None, 0.0, self.normalize
         if self.kernel == "cosine":
             return rows, self.n_atoms, False
         if self.bandwidth != "auto":
@@ -137,7 +139,9 @@ class ClasswiseNNKDetector(NNKDetector):
             self.common_ = None
         found = collapse(rows, membership, geometry)
         if found is not Collapse.NONE:
-            self.metric_, self.common_ = within_metric(rows, membership, found), None
+            self.unit_rows_ = self.normalize and found is Collapse.WHOLE
+            rows = Rows(X, normalize=self.unit_rows_)
+            self.metric_, self.common_ = within_metric(rows, membership), None
             rows = Rows(self._turned(X), normalize=False)
             self.bandwidth_ = metric_bandwidth(measure_geometry(rows, rng), found)
             kept = self.n_atoms == "auto" and found is not Collapse.WHOLE
@@ -186,7 +190,7 @@ class ClasswiseNNKDetector(NNKDetector):
         """Rows as the dictionaries see them."""
         if self.metric_ is None:
             return X
-        return turn(X, self.metric_, normalize=self.normalize, n_jobs=self.n_jobs)
+        return turn(X, self.metric_, normalize=self.unit_rows_, n_jobs=self.n_jobs)
 
     def _ood_score(self, X: Matrix) -> FloatArray:
         if self.metric_ is None:

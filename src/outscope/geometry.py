@@ -65,9 +65,9 @@ class Collapse(Enum):
     """Whether distances should be weighed by how rows vary within their classes, and how."""
 
     NONE = "plain distances"
-    HALF = "half by the metric, each row for itself"
-    CROWDED = "half by the metric, each row for itself, by how near it is"
-    WHOLE = "by the metric, with averages"
+    HALF = "by the metric, each row for itself, lengths kept"
+    CROWDED = "by the metric, each row for itself, lengths kept, by how near it is"
+    WHOLE = "by the metric, with averages of unit rows"
 
 
 def measure_geometry(rows: Rows, rng: np.random.RandomState) -> Geometry:
@@ -173,12 +173,8 @@ def metric_bandwidth(geometry: Geometry, found: Collapse) -> float:
     return WIDEST * max(geometry)
 
 
-def within_metric(rows: Rows, membership: IntArray, found: Collapse) -> FloatArray:
-    """Matrix that makes rows vary about as much in every direction within their classes.
-
-    Where classes have not collapsed whole it goes half of the way: directions in which they vary
-    little are then not noise alone.
-    """
+def within_metric(rows: Rows, membership: IntArray) -> FloatArray:
+    """Matrix that makes rows vary about as much in every direction within their classes."""
     counts = np.bincount(membership)
     d, start = rows.width, 0
     sums, scatter = np.zeros((len(counts), d)), np.zeros((d, d))
@@ -193,8 +189,7 @@ def within_metric(rows: Rows, membership: IntArray, found: Collapse) -> FloatArr
     scatter *= (1.0 - shrinkage) * d / np.trace(scatter)
     scatter[np.diag_indices(d)] += shrinkage
     values, vectors = np.linalg.eigh(scatter)
-    power = 0.5 if found is Collapse.WHOLE else 0.25
-    metric: FloatArray = (vectors / values**power) @ vectors.T
+    metric: FloatArray = (vectors / np.sqrt(values)) @ vectors.T
     return metric
 
 
