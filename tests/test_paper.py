@@ -17,7 +17,7 @@ from outscope.paper.features import Store, training_told
 from outscope.paper.published import chosen, printed, published
 from outscope.paper.records import Records
 from outscope.paper.rendering import markdown, page
-from outscope.paper.report import build_report
+from outscope.paper.report import PICTURED, build_report, task_to_picture
 from outscope.paper.runner import Choice, Job, plan, run
 from outscope.paper.settings import CLASS_ATOMS, NNK, Variant, grid, make, variants
 from outscope.paper.tables import Setting, latest, measure_table
@@ -274,3 +274,24 @@ def test_run_and_report_by_command(data, encoder, tmp_path, capsys):
     assert main([*start, "--representation", "other"]) == 2
     assert main(["paper", "report", "--records", str(tmp_path / "none.jsonl")]) == 2
     assert "holds no results" in capsys.readouterr().err
+
+
+def test_the_picture_is_of_a_task_whose_vectors_are_at_hand():
+    def done(task, rows):
+        return {
+            "key": str(task),
+            "status": "done",
+            "representation": "pretrained",
+            "encoder": "any",
+            "method": "knn",
+            "settings": "paper",
+            "dataset": task.dataset,
+            "ratio": task.ratio,
+            "seed": task.seed,
+            "train_rows": rows,
+        }
+
+    small, large = Task("banking77", 25, 0), Task("clinc150", 100, 0)
+    assert task_to_picture([done(large, 15000), done(small, 2000)]) == small
+    assert task_to_picture([done(small, 2000), done(PICTURED, 3776)]) == PICTURED
+    assert task_to_picture([]) == PICTURED

@@ -131,7 +131,13 @@ def ablation(records: list[Record]) -> Any | None:
 
 
 def picture(
-    points: Matrix, labels: Any, is_ood: Any, atoms: Matrix, texts: list[str], errors: Any
+    points: Matrix,
+    labels: Any,
+    is_ood: Any,
+    atoms: Matrix,
+    texts: list[str],
+    errors: Any,
+    setting: str,
 ) -> Any:
     """Validation texts and learned atoms in the plane (UMAP)."""
     go = _plotly()
@@ -155,6 +161,6 @@ def picture(
         marker={"size": 4, "symbol": "x", "color": "black"},
     )  # fmt: skip
     figure.update_layout(
-        **{**LAYOUT, "height": 640}, title="Validation texts and atoms, 20 Newsgroups 25 % (UMAP)"
+        **{**LAYOUT, "height": 640}, title=f"Validation texts and atoms, {setting} (UMAP)"
     )
     return figure
