@@ -1,5 +1,6 @@
-"""Two rules read off the rows, on validation texts: weights where rows lie far apart, and a discount
-on what all rows have in common. Each column is one fixed setting; no rule is chosen per task.
+"""Rules read off the rows, on validation texts: where rows lie far apart, moving rows between atoms
+and holding loose atoms back; and a discount on what all rows have in common. Each column is one fixed
+setting; no rule is chosen per task.
 """
 
 from __future__ import annotations
@@ -11,54 +12,63 @@ import numpy as np
 from tasks import Task, banking, clinc, newsgroups
 
 import outscope._learning
+import outscope._transfers
 from outscope import ClasswiseNNKDetector, NNKDetector
-from outscope._coder import Codes
 from outscope.metrics import auroc
 
-POWERS = (0.0, 0.5, 1.0, 2.0)
+PASSES = (0, 1, 2, 4, 8)
+LOOSENESS = (0.0, 0.5, 1.0, 1.5)
 DISCOUNTS = (0.0, 1 / 8, 1 / 4, 3 / 8, 1 / 2)
 DRAWS = range(100, 112)
 
 
-def by_power(power: float) -> Callable[..., None]:
-    """A replacement for `CodeStatistics.add`: rows weigh by a power of their error."""
-    add = outscope._learning.CodeStatistics.add
-
-    def changed(self, rows, codes, n_jobs, *, by_error=False):
-        weighed = np.maximum(codes.ood_score, 1e-9) ** power
-        if by_error and power:
-            loss = float(codes.ood_score.sum())
-            add(self, rows, Codes(*codes[:2], weighed), n_jobs, by_error=True)
-            self.loss += loss - float(weighed.sum())
-        else:
-            add(self, rows, codes, n_jobs)
-
-    return changed
+# 20 Newsgroups: what is stored, the share of classes in scope, and how to ask for it.
+CASES = [("a quarter", share, {}) for share in (0.25, 0.5, 0.75)] + [
+    ("2,000", 0.25, {"n_atoms": 2000}),
+    ("200", 0.25, {"n_atoms": 200}),
+    ("2,000 -> 200", 0.25, {"n_atoms": 2000, "max_atoms": 200}),
+    ("bytes of 200", 0.25, {"max_bytes": 200 * 384 * 4, "precision": "auto"}),
+]
 
 
 def far_apart(draws: range) -> None:
-    print("| atoms | " + " | ".join(f"error^{p:g}" for p in POWERS) + " |")
-    print("|---" * (1 + len(POWERS)) + "|")
-    original = outscope._learning.CodeStatistics.add
-    cases = [("a quarter", 0.25, None), ("a quarter", 0.5, None), ("a quarter", 0.75, None)]
-    cases += [("200", 0.25, 200), ("2,000", 0.25, 2000)]
-    for name, share, size in cases:
+    heading("atoms", ["none", *(f"{p} passes" for p in PASSES[1:])])
+    original, usual = outscope._learning.transfer_rows, outscope._transfers.PASSES
+    for name, share, size in CASES:
         found = []
         for seed in draws:
             task = newsgroups(share, seed, "val")
             row = []
-            for power in POWERS:
-                outscope._learning.CodeStatistics.add = by_power(power)
-                atoms = size or min(2000, len(task.X) // 4)
-                row.append(score(task, NNKDetector(atoms, random_state=seed).fit(task.X)))
-                outscope._learning.CodeStatistics.add = original
+            for passes in PASSES:
+                outscope._transfers.PASSES = passes
+                outscope._learning.transfer_rows = (
+                    original if passes else lambda rows, atoms, _: atoms
+                )
+                row.append(score(task, NNKDetector(**size, random_state=seed).fit(task.X)))
+            outscope._transfers.PASSES, outscope._learning.transfer_rows = usual, original
             found.append(row)
-        show(f"20 Newsgroups {share:.0%}, {name}", found, POWERS.index(0.0))
+        show(f"20 Newsgroups {share:.0%}, {name}", found, 0)
+
+
+def loose(draws: range) -> None:
+    heading("atoms", [f"{factor:g} x share" for factor in LOOSENESS])
+    for name, share, size in CASES:
+        found = []
+        for seed in draws:
+            task = newsgroups(share, seed, "val")
+            detector = NNKDetector(**size, random_state=seed).fit(task.X)
+            row = []
+            for factor in LOOSENESS:
+                detector.dictionary_.looseness_ = factor * len(detector.atoms_) / len(task.X)
+                detector.dictionary_.prepare()
+                detector.prepare()
+                row.append(score(task, detector))
+            found.append(row)
+        show(f"20 Newsgroups {share:.0%}, {name}", found, 0)
 
 
 def in_common(draws: range) -> None:
-    print("| rows | " + " | ".join(f"{d:g}" for d in DISCOUNTS) + " |")
-    print("|---" * (1 + len(DISCOUNTS)) + "|")
+    heading("rows", [f"{d:g}" for d in DISCOUNTS])
     tasks: dict[str, Callable[[int], Task]] = {
         f"Banking77 {share:.0%}": lambda seed, share=share: banking(share, seed, "val")
         for share in (0.25, 0.5, 0.75)
@@ -82,6 +92,11 @@ def in_common(draws: range) -> None:
             show(f"{name}, {kind.__name__}", found, 0)
 
 
+def heading(first: str, columns: list[str]) -> None:
+    print(f"| {first} | " + " | ".join(columns) + " |")
+    print("|---" * (1 + len(columns)) + "|")
+
+
 def score(task: Task, detector: NNKDetector) -> float:
     return 100 * auroc(task.is_ood, detector.ood_score(task.queries))
 
@@ -99,8 +114,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, epilog="example: python rows.py --draws 4 common"
     )
-    parser.add_argument("rule", choices=("apart", "common"))
+    rules = {"apart": far_apart, "loose": loose, "common": in_common}
+    parser.add_argument("rule", choices=tuple(rules))
     parser.add_argument("--draws", type=int, default=len(DRAWS), help="validation draws")
     options = parser.parse_args()
-    chosen = DRAWS[: options.draws]
-    far_apart(chosen) if options.rule == "apart" else in_common(chosen)
+    rules[options.rule](DRAWS[: options.draws])

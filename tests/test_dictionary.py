@@ -8,11 +8,10 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.optimize import nnls
 
-from outscope import InputError, NNKMeans
+from outscope import InputError, NNKDetector, NNKMeans, load
 from outscope._bits import atom_bytes, restore, store
-from outscope._coder import Codes
-from outscope._learning import CodeStatistics
 from outscope._rows import Rows
 from outscope.geometry import auto_bandwidth, measure_geometry
 
@@ -80,19 +79,54 @@ def test_auto_precision_keeps_twice_as_many_rows_where_they_lie_far_apart():
     assert (found.precision_, len(found.atoms_)) == ("int8", 50)
 
 
-def test_rows_far_apart_weigh_by_their_error():
-    rows = np.float32([[1, 0], [0, 1], [0.6, 0.8]])
-    codes = Codes(np.zeros((3, 1), np.intp), np.full((3, 1), 0.3), np.array([0.5, 0.0, 2.0]))
-    statistics = CodeStatistics(2, 2)
-    statistics.add(rows, codes, 1, by_error=True)
-    found = statistics.new_atoms(np.float32([[9, 9], [7, 7]]))
-    np.testing.assert_allclose(found, [[0.2 + 0.8 * 0.6, 0.8 * 0.8], [7, 7]], rtol=1e-6)
-    # An atom whose rows it explains to the last bit stays where it is.
-    statistics = CodeStatistics(1, 2)
-    statistics.add(
-        rows[:1], Codes(codes.neighbors[:1], codes.weights[:1], np.zeros(1)), 1, by_error=True
+def test_loose_atoms_are_held_back_where_rows_lie_far_apart(tmp_path):
+    X = np.random.RandomState(0).normal(size=(200, 60))
+    found = NNKDetector(50, random_state=0).fit(X)
+    atoms, sigma = found.atoms_.astype(float), found.dictionary_.bandwidth_
+    assert found.dictionary_.looseness_ == len(atoms) / 200
+    # The score by its definition: distances longer by a share of what an atom is short of 1.
+    rows = X / np.linalg.norm(X, axis=1, keepdims=True)
+    loose = found.dictionary_.looseness_ * (1 - (atoms**2).sum(axis=1))
+    expected = []
+    for row in rows:
+        distance = ((row - atoms) ** 2).sum(axis=1) + loose
+        near = np.argsort(distance)[: found.dictionary_.n_neighbors_]
+        between = ((atoms[near][:, None] - atoms[near]) ** 2).sum(axis=2)
+        K, target = np.exp(-between / (2 * sigma)), np.exp(-distance[near] / (2 * sigma))
+        root = np.linalg.cholesky(K)
+        theta, _ = nnls(root.T, np.linalg.solve(root, target))
+        expected.append(-sigma * np.log(theta @ target))
+    np.testing.assert_allclose(found.ood_score(X), expected, atol=1e-5)
+    np.testing.assert_array_equal(found.training_scores_, np.sort(found.ood_score(X)))
+    found.save(tmp_path / "model")
+    np.testing.assert_array_equal(load(tmp_path / "model").ood_score(X), found.ood_score(X))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"n_atoms": 200}, {"bandwidth": 0.1}, {"kernel": "cosine"}, {"normalize": False}]
+)
+def test_no_atom_is_held_back_where_nothing_is_averaged_or_rows_were_not_surveyed(changes):
+    X = np.random.RandomState(0).normal(size=(200, 60))
+    assert NNKMeans(**{"n_atoms": 50, "random_state": 0, **changes}).fit(X).looseness_ == 0.0
+
+
+def test_rounding_to_few_bits_makes_no_atom_loose():
+    X = np.random.RandomState(0).normal(size=(300, 60))
+    X[:50] = X[0]
+    every, most = (
+        NNKMeans(share, precision="auto", random_state=0).fit(X) for share in (0.5, 0.45)
     )
-    np.testing.assert_array_equal(statistics.new_atoms(rows[:1]), rows[:1])
+    assert len(every.atoms_) == len(most.atoms_) == 251
+    assert every.looseness_ == most.looseness_ == 0.0
+
+
+def test_rare_atoms_lose_more_however_large_the_entropy_is(X):
+    sizes = [
+        len(NNKMeans(60, kernel="cosine", entropy=entropy, random_state=0).fit(X).atoms_)
+        for entropy in (0.0, 3.0, 1e6, 1e308)
+    ]
+    assert sizes[0] == 60
+    assert max(sizes[1:]) < 10
 
 
 @given(

@@ -15,6 +15,7 @@ from outscope._engine import threads_of
 from outscope._kernels.parallel import for_ranges
 from outscope._kernels.update import add_moments, share_weights
 from outscope._rows import Rows
+from outscope._transfers import transfer_rows
 from outscope._types import FloatArray, IntArray, Matrix
 
 # A weight below this share of its row's code moves no atom (a narrow kernel leaves such dust).
@@ -23,6 +24,8 @@ NEGLIGIBLE = 1e-4
 REPRESENTATIVES = 3
 # Keys lie between −2 and 2; a penalty far beyond that shuts an atom out like any larger one.
 LARGEST_PENALTY = 1e3
+# Rows whose mean score while learning is below this have an atom each: no atom is an average.
+NOTHING_LEFT = 1e-4
 # Pull towards the old atoms in the MOD update, relative to the mean diagonal of W·Wᵀ: keeps the
 # system regular where atoms share all their rows, and is far below the data's own weight.
 MOD_ANCHOR = 1e-6
@@ -49,22 +52,14 @@ class CodeStatistics:
         if self.with_products:
             self.products = np.zeros((self.n_atoms, self.n_atoms))
 
-    def add(
-        self, rows: Matrix, codes: Codes, n_jobs: int | None, *, by_error: bool = False
-    ) -> None:
-        """Take in one block of coded rows. Rescales `codes.weights` to sum to 1.
-
-        With `by_error` a row weighs as much as it is badly explained, so that averages lean towards
-        the outskirts: what is minimised is the squared error, not the error.
-        """
+    def add(self, rows: Matrix, codes: Codes, n_jobs: int | None) -> None:
+        """Take in one block of coded rows. Rescales `codes.weights` to sum to 1."""
         n, k = codes.weights.shape
         share_weights(codes.weights, NEGLIGIBLE)
         atoms, weights = codes.neighbors.ravel(), codes.weights.ravel()
         self.rows += n
         self.loss += float(np.sum(codes.ood_score))
         self.usage += np.bincount(atoms, weights > 0, minlength=self.n_atoms)
-        if by_error:
-            np.multiply(codes.weights, np.maximum(codes.ood_score, 0.0)[:, None], out=codes.weights)
         self.mass += np.bincount(atoms, weights, minlength=self.n_atoms)
         for_ranges(
             self.n_features,
@@ -122,7 +117,7 @@ class Recipe:
     n_plain_epochs: int
     max_atoms: int | None
     precision: str  # the atoms end on values that it can hold
-    by_error: bool  # whether badly explained rows weigh more once the dictionary has its size
+    isolated: bool  # whether unit rows lie so far apart that averages of them need more care
     normalize: bool
     n_jobs: int | None
 
@@ -148,10 +143,25 @@ class Recipe:
         if entropy == 0.0:
             return None
         rarity = -np.log(np.maximum(probability, 1e-300))
-        if self.bandwidth == 0.0:
-            return np.minimum(entropy * rarity, LARGEST_PENALTY)
-        # Counted from the most used atom, which scales all similarities of a row alike.
-        return np.minimum(self.bandwidth * entropy * (rarity - rarity.min()), LARGEST_PENALTY)
+        if self.bandwidth > 0.0:
+            # Counted from the most used atom, which scales all similarities of a row alike.
+            entropy, rarity = self.bandwidth * entropy, rarity - rarity.min()
+        # Rarer atoms lose more however large λ is.
+        return rarity * min(entropy, LARGEST_PENALTY / max(float(rarity.max()), 1e-300))
+
+
+def looseness_penalty(atoms: Matrix, looseness: float) -> FloatArray | None:
+    """What an atom's key loses for standing for unit rows that differ.
+
+    The mean of such rows is short and therefore near to everything, to strange rows as well. What
+    it is short of 1, its rows' mean squared distance to it, is added to distances from it in part:
+    the more atoms there are for the rows, the less a loose one is needed (docs/defaults.md).
+    """
+    if looseness == 0.0:
+        return None
+    squares = np.einsum("ij,ij->i", atoms, atoms, dtype=np.float64)
+    # An atom of length 0 stands for rows of zeros, which are alike.
+    return np.where(squares > 0.0, 0.5 * looseness * np.maximum(1.0 - squares, 0.0), 0.0)
 
 
 @dataclass(frozen=True)
@@ -162,6 +172,7 @@ class Learned:
     probability: FloatArray
     representatives: IntArray  # (m, REPRESENTATIVES) rows that lean most on each atom, −1 = none
     scores: FloatArray  # (n,) ood_score of the rows it was learned from
+    looseness: float
     loss: float
     losses: list[float]
 
@@ -180,15 +191,7 @@ def learn(
     for epoch in range(recipe.n_epochs):
         entropy = recipe.entropy_at(epoch)
         size = recipe.size_at(epoch, n_start)
-        settled = entropy == 0.0 and (size is None or len(atoms) <= size)
-        look = _look(
-            X,
-            rows,
-            atoms,
-            recipe,
-            recipe.penalty(probability, entropy),
-            by_error=recipe.by_error and settled,
-        )
+        look = _look(X, rows, atoms, recipe, recipe.penalty(probability, entropy))
         statistics = look.statistics
         losses.append(statistics.loss / statistics.rows)
         atoms = _unit_if_cosine(statistics.new_atoms(atoms), recipe)
@@ -205,17 +208,22 @@ def learn(
             atoms, mass = merge_atoms(atoms, mass, size)
             atoms, probability = _unit_if_cosine(atoms, recipe), mass / mass.sum()
         on_epoch(epoch, len(atoms), losses[-1])
+    averaged = recipe.isolated and losses != [] and losses[-1] > NOTHING_LEFT
+    if averaged:
+        atoms = transfer_rows(rows, atoms, recipe.n_jobs)
     atoms = restore(store(atoms, recipe.precision), atoms.shape[1])
-    look = _look(X, rows, atoms, recipe, None, last=True)
+    looseness = len(atoms) / len(rows) if averaged else 0.0
+    look = _last_look(X, rows, atoms, recipe, looseness)
     used = np.flatnonzero(look.statistics.usage)
     if 0 < len(used) < len(atoms):
         atoms = atoms[used]
-        look = _look(X, rows, atoms, recipe, None, last=True)
+        look = _last_look(X, rows, atoms, recipe, looseness)
     return Learned(
         atoms,
         look.statistics.probability(),
         look.representatives,
         look.scores,
+        looseness,
         look.statistics.loss / look.statistics.rows,
         losses,
     )
@@ -237,7 +245,6 @@ def _look(
     recipe: Recipe,
     penalty: FloatArray | None,
     *,
-    by_error: bool = False,
     last: bool = False,
 ) -> _Look:
     """Code every row once."""
@@ -256,11 +263,16 @@ def _look(
         look.scores[start:stop] = codes.ood_score
         if penalty is not None:
             _adopt_uncoded(codes)
-        look.statistics.add(block, codes, recipe.n_jobs, by_error=by_error)
+        look.statistics.add(block, codes, recipe.n_jobs)
         if last:
             _remember(codes, start, look.representatives, leaning)
         start = stop
     return look
+
+
+def _last_look(X: Matrix, rows: Rows, atoms: Matrix, recipe: Recipe, looseness: float) -> _Look:
+    """Code every row as scoring will."""
+    return _look(X, rows, atoms, recipe, looseness_penalty(atoms, looseness), last=True)
 
 
 def _remember(codes: Codes, start: int, rows: IntArray, leaning: FloatArray) -> None:

@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 
 from outscope._bits import Stored, atom_bytes, restore, store
 from outscope._coder import Coder, Codes
-from outscope._learning import Learned, Recipe, learn
+from outscope._learning import Learned, Recipe, learn, looseness_penalty
 from outscope._parameters import (
     JOBS,
     MATRIX,
@@ -92,15 +92,19 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     representatives_ : (m, 3) training rows that lean most on each atom, −1 where there are fewer.
     reconstruction_error_ : mean ood_score of the training rows (cosine: the paper's normalised
         error; Gaussian: a soft squared distance to what the atoms explain).
-    losses_ : that mean, epoch by epoch.
+    losses_ : that mean, epoch by epoch (of the atoms as learned so far, none of them held back).
     bandwidth_, n_neighbors_ : σ (0 for the cosine kernel) and candidates in use.
     precision_ : "float32", "int8" or "int4".
+    looseness_ : how much loose atoms are held back in scoring; above 0 where rows lie far apart and
+        are averaged.
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).normal(size=(200, 8))
     >>> NNKMeans(n_atoms=20, random_state=0).fit(X).transform(X).shape
     (200, 20)
     """
+
+    looseness_ = 0.0
 
     def __init__(
         self,
@@ -168,6 +172,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         self.representatives_ = learned.representatives
         self.reconstruction_error_ = learned.loss
         self.losses_ = np.array(learned.losses)
+        self.looseness_ = learned.looseness
         self.n_features_in_ = X.shape[1]
         self.prepare()
         return learned.scores
@@ -189,7 +194,17 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         self._atoms: Matrix = restore(
             Stored(self.stored_atoms_, self.atom_scale_), self.n_features_in_
         )
-        self._coder = Coder(self.atoms_, self.bandwidth_, normalize=self.normalize)
+        self._coder = self.coder()
+
+    def coder(self, discount: Matrix | None = None) -> Coder:
+        """What codes and scores rows; `discount` lowers all keys of a row alike."""
+        return Coder(
+            self.atoms_,
+            self.bandwidth_,
+            normalize=self.normalize,
+            penalty=looseness_penalty(self.atoms_, self.looseness_),
+            discount=discount,
+        )
 
     def encode(self, X: Any) -> Codes:
         """Atoms, weights and ood_score of each row."""
@@ -219,7 +234,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     def _survey(self, rows: Rows, rng: np.random.RandomState) -> None:
         """Choose what the rows alone can say: size, precision, bandwidth, candidates."""
         self._size = size_for(self.n_atoms, len(rows))
-        self._by_error = False
+        self._isolated = False
         self.precision_ = self.precision
         by_geometry = self.kernel == "gaussian" and self.bandwidth == "auto"
         if by_geometry or self.precision == "auto":
@@ -235,7 +250,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         elif by_geometry:
             share = 1.0 - self._size / len(rows)
             self.bandwidth_ = auto_bandwidth(geometry, averaged=share)
-            self._by_error = isolated and self.update == "average"
+            self._isolated = isolated and self.update == "average" and self.normalize
             wanted = candidates_for(self.bandwidth_, geometry)
         else:
             self.bandwidth_ = float(self.bandwidth)
@@ -257,7 +272,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
             n_plain_epochs=min(self.n_plain_epochs, max(0, self.n_epochs - 1)),
             max_atoms=target,
             precision=self.precision_,
-            by_error=self._by_error,
+            isolated=self._isolated,
             normalize=self.normalize,
             n_jobs=self.n_jobs,
         )

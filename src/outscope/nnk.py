@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from outscope._coder import Coder
 from outscope._rows import Rows
 from outscope._sklearn import check_labels, scoring_rows
 from outscope._types import FloatArray, IntArray, Matrix
@@ -134,11 +133,7 @@ class NNKDetector(Detector):
     def prepare(self) -> None:
         """Build what scoring needs from the fitted attributes (after fit or load)."""
         found = self.dictionary_
-        self._coder = found._coder
-        if self.common_ is not None:
-            self._coder = Coder(
-                found.atoms_, found.bandwidth_, normalize=self.normalize, discount=self.common_
-            )
+        self._coder = found._coder if self.common_ is None else found.coder(self.common_)
 
     def _ood_score(self, X: Matrix) -> FloatArray:
         return self._coder.ood_score(X, self.dictionary_.n_neighbors_, self.n_jobs)
