@@ -176,7 +176,7 @@ def test_an_unfitted_detector_says_so(detector, blobs, tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda X: X[:, :5], "features"),
+        (lambda X: X[:, :5], "24 features as input. Give rows like those it was fitted on"),
         (lambda X: X[:0], "0 sample"),
         (lambda X: X[0], "2D"),
         (lambda X: np.where(np.arange(24) == 3, np.nan, X), "NaN"),

@@ -31,11 +31,13 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> Matrix:
     try:
         rows: Matrix = validate_data(estimator, X, dtype=_KINDS, reset=reset)
     except ValueError as error:
+        # What scikit-learn adds after the first line is advice on other estimators.
         first, _, rest = str(error).partition("\n")
-        if not rest or "NaN" not in first:
-            raise
-        # What scikit-learn adds is advice on other estimators.
-        raise ValueError(f"{first} Drop or repair those rows.") from error
+        if rest and "NaN" in first:
+            raise ValueError(f"{first} Drop or repair those rows.") from error
+        if "is expecting" in first:
+            raise ValueError(f"{first} Give rows like those it was fitted on.") from error
+        raise
     # Squares of larger values overflow float64; nothing that is an embedding comes near.
     if largest_value(rows) > 1e154:
         raise ValueError("X has values too large to square (beyond 1e154); rescale the columns")
