@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
+import outscope._learning
 from outscope import NNKDetector, NNKMeans
 from outscope._rows import Rows
 from outscope._transfers import transfer_rows
@@ -67,13 +68,33 @@ def test_a_row_that_came_often_is_never_strange(size, seed):
     assert scores[0] < np.median(scores[16:])
 
 
-def test_rows_that_lie_far_apart_are_moved_at_the_end_of_learning():
-    X = np.random.RandomState(0).normal(size=(600, 60)).astype(np.float32)
-    moved = NNKMeans(random_state=0).fit(X)
-    # A bandwidth of the user's own: nothing is read off the rows.
-    plain = NNKMeans(bandwidth=moved.bandwidth_, n_neighbors=6, random_state=0).fit(X)
-    rows = Rows(X, normalize=True).all()
-    assert error(rows, moved.atoms_) < 0.97 * error(rows, plain.atoms_)
+@pytest.mark.parametrize(
+    ("width", "n_atoms", "changes", "moves"),
+    [
+        (60, 150, {}, True),  # far apart
+        (60, 150, {"bandwidth": 0.1}, False),  # nothing is read off the rows
+        (12, 30, {}, True),  # few atoms
+        (12, 31, {}, False),
+        (12, 60, {"max_atoms": 30}, True),
+        (12, 30, {"update": "mod"}, False),
+        (2, 30, {}, False),  # neighbours as near as in collapsed classes
+    ],
+)
+def test_rows_move_where_they_lie_far_apart_or_atoms_are_few(
+    monkeypatch, width, n_atoms, changes, moves
+):
+    X = np.random.RandomState(0).normal(size=(600, width)).astype(np.float32)
+    rows, seen = Rows(X, normalize=True).all(), []
+
+    def watched(*given):
+        seen.append((error(rows, given[1]), error(rows, found := transfer_rows(*given))))
+        return found
+
+    monkeypatch.setattr(outscope._learning, "transfer_rows", watched)
+    found = NNKMeans(n_atoms, random_state=0, **changes).fit(X)
+    assert len(seen) == moves
+    assert all(after < 0.995 * before for before, after in seen)
+    assert (found.looseness_ > 0.0) == (moves and width == 60)
 
 
 def test_the_atoms_do_not_depend_on_how_many_threads_blas_has():

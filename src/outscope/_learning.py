@@ -24,6 +24,8 @@ NEGLIGIBLE = 1e-4
 REPRESENTATIVES = 3
 # Keys lie between −2 and 2; a penalty far beyond that shuts an atom out like any larger one.
 LARGEST_PENALTY = 1e3
+# Rows an atom from which on moving rows is worth it where they do not lie far apart.
+ROWS_WORTH_MOVING = 20
 # Rows whose mean score while learning is below this have an atom each: no atom is an average.
 NOTHING_LEFT = 1e-4
 # Pull towards the old atoms in the MOD update, relative to the mean diagonal of W·Wᵀ: keeps the
@@ -117,7 +119,8 @@ class Recipe:
     n_plain_epochs: int
     max_atoms: int | None
     precision: str  # the atoms end on values that it can hold
-    isolated: bool  # whether unit rows lie so far apart that averages of them need more care
+    movable: bool  # whether atoms are averages of unit rows, which may move between them
+    isolated: bool  # whether such rows lie so far apart that averages of them need more care
     normalize: bool
     n_jobs: int | None
 
@@ -208,11 +211,11 @@ def learn(
             atoms, mass = merge_atoms(atoms, mass, size)
             atoms, probability = _unit_if_cosine(atoms, recipe), mass / mass.sum()
         on_epoch(epoch, len(atoms), losses[-1])
-    averaged = recipe.isolated and losses != [] and losses[-1] > NOTHING_LEFT
-    if averaged:
+    averaged = recipe.movable and losses != [] and losses[-1] > NOTHING_LEFT
+    if averaged and (recipe.isolated or len(rows) >= ROWS_WORTH_MOVING * len(atoms)):
         atoms = transfer_rows(rows, atoms, recipe.n_jobs)
     atoms = restore(store(atoms, recipe.precision), atoms.shape[1])
-    looseness = len(atoms) / len(rows) if averaged else 0.0
+    looseness = len(atoms) / len(rows) if averaged and recipe.isolated else 0.0
     look = _last_look(X, rows, atoms, recipe, looseness)
     used = np.flatnonzero(look.statistics.usage)
     if 0 < len(used) < len(atoms):

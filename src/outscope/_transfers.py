@@ -1,4 +1,4 @@
-"""The last touch on averages of few rows: each row goes where the whole error is smallest."""
+"""The last touch on averages: single rows go where the whole error is smallest."""
 
 from __future__ import annotations
 

@@ -31,6 +31,7 @@ from outscope.errors import InputError
 from outscope.geometry import (
     CANDIDATES,
     are_isolated,
+    are_near,
     auto_bandwidth,
     candidates_for,
     measure_geometry,
@@ -234,7 +235,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     def _survey(self, rows: Rows, rng: np.random.RandomState) -> None:
         """Choose what the rows alone can say: size, precision, bandwidth, candidates."""
         self._size = size_for(self.n_atoms, len(rows))
-        self._isolated = False
+        self._movable = self._isolated = False
         self.precision_ = self.precision
         by_geometry = self.kernel == "gaussian" and self.bandwidth == "auto"
         if by_geometry or self.precision == "auto":
@@ -250,7 +251,9 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         elif by_geometry:
             share = 1.0 - self._size / len(rows)
             self.bandwidth_ = auto_bandwidth(geometry, averaged=share)
-            self._isolated = isolated and self.update == "average" and self.normalize
+            averages = self.update == "average" and self.normalize
+            self._movable = averages and not are_near(geometry)
+            self._isolated = averages and isolated
             wanted = candidates_for(self.bandwidth_, geometry)
         else:
             self.bandwidth_ = float(self.bandwidth)
@@ -272,6 +275,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
             n_plain_epochs=min(self.n_plain_epochs, max(0, self.n_epochs - 1)),
             max_atoms=target,
             precision=self.precision_,
+            movable=self._movable,
             isolated=self._isolated,
             normalize=self.normalize,
             n_jobs=self.n_jobs,
