@@ -11,7 +11,7 @@ from outscope._kernels.parallel import for_ranges
 from outscope._rows import Rows
 from outscope._types import FloatArray, IntArray, Matrix
 
-# Looks at the data: the first takes most of the gain, and few rows still move in the fourth.
+# Looks at the data: the first two take most of the gain, eight gain little more than four.
 PASSES = 4
 # Rows whose moves are weighed against the same atoms. An atom takes part in one move a block, so
 # that every move lowers the error, and none rests on an atom that another has changed.
@@ -23,7 +23,7 @@ TILE_ATOMS = 512
 def transfer_rows(rows: Rows, atoms: Matrix, n_jobs: int | None) -> Matrix:
     """Means of rows after some passes in which single rows move to where the error falls most.
 
-    Alternating between nearest atoms and averages gets stuck where an atom stands for few rows:
+    Alternating between nearest atoms and averages gets stuck, above all where atoms have few rows:
     each of n rows has pulled the atom 1/n of the way to itself and so finds it the nearest. Here a
     row is compared with its atom as that would be without it, and with others as they would be
     with it (Hartigan's criterion): n / (n − 1) times the squared distance, and n / (n + 1) times.
