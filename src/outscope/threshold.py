@@ -11,6 +11,19 @@ from outscope._types import FloatArray
 from outscope.errors import InputError
 
 
+# Rows held out at most where there are few, and at most at all.
+HELD_OF_FEW, HELD_MOST = 99, 2000
+
+
+def check_confidence(confidence: float) -> float:
+    """A probability strictly between 0 and 1."""
+    if not isinstance(confidence, (int, float, np.floating)) or not 0.0 < confidence < 1.0:
+        raise InputError(
+            f"confidence={confidence!r} is not a probability: expected a number between 0 and 1"
+        )
+    return float(confidence)
+
+
 def check_rate(fpr: float) -> float:
     """A false-alarm rate strictly between 0 and 1."""
     if not isinstance(fpr, (int, float, np.floating)) or not 0.0 < fpr < 1.0:
@@ -27,13 +40,36 @@ def quantile_threshold(scores: npt.ArrayLike, fpr: float) -> float:
     return float(np.quantile(np.asarray(scores, dtype=np.float64), 1.0 - check_rate(fpr)))
 
 
-def rows_needed(fpr: float) -> int:
+def rows_needed(fpr: float, confidence: float | None = None) -> int:
     """Calibration rows without which no cut can promise this false-alarm rate.
 
-    >>> rows_needed(0.01)
-    99
+    With `confidence` the promise is the stronger one, about the rate of this very calibration.
+
+    >>> rows_needed(0.01), rows_needed(0.05), rows_needed(0.05, confidence=0.95)
+    (99, 19, 59)
     """
-    return math.ceil(1.0 / check_rate(fpr) - 1e-9) - 1
+    if confidence is None:
+        return math.ceil(1.0 / check_rate(fpr) - 1e-9) - 1
+    return math.ceil(math.log1p(-check_confidence(confidence)) / math.log1p(-check_rate(fpr)))
+
+
+def holdout_size(n_rows: int, fpr: float) -> int:
+    """Rows to keep out of the fit for the threshold: 0 where fewer than half would be left to learn.
+
+    A quarter of few rows, a tenth of many; no more than the promise makes use of.
+
+    >>> [holdout_size(n, 0.05) for n in (20, 38, 200, 390, 2000, 50_000)]
+    [0, 19, 39, 79, 199, 1999]
+    """
+    wanted = min(max(min(n_rows // 4, HELD_OF_FEW), n_rows // 10, rows_needed(fpr)), HELD_MOST)
+    # Calibration rows count in steps of 1 / fpr; a part of a step buys nothing.
+    wanted = math.ceil(_allowed(wanted, fpr) / fpr - 1e-9) - 1
+    return wanted if 2 * wanted <= n_rows else 0
+
+
+def _allowed(n_rows: int, fpr: float) -> int:
+    """How many of the calibration rows may lie above the cut, counting the new one."""
+    return math.floor(check_rate(fpr) * (n_rows + 1) + 1e-9)
 
 
 class ConformalThreshold:
