@@ -14,14 +14,20 @@ from outscope.classwise import ClasswiseNNKDetector
 from outscope.confidence import BLOODDetector, D2UDetector, EnergyDetector, MSPDetector
 from outscope.detector import Detector
 from outscope.dictionary import NNKMeans
-from outscope.errors import InputError, MissingExtraError, ModelFileError, OutscopeError
+from outscope.errors import (
+    InputError,
+    MissingExtraError,
+    ModelFileError,
+    NoPromiseWarning,
+    OutscopeError,
+)
 from outscope.explanation import Evidence, Explanation
 from outscope.loading import load
 from outscope.methods import make_detector
 from outscope.nnk import NNKDetector
 from outscope.text.encoders import make_encoder
 from outscope.text.pipeline import TextDetector, Verdict
-from outscope.threshold import ConformalThreshold
+from outscope.threshold import ConformalThreshold, Promise
 
 __version__ = "0.1.0"
 
@@ -44,7 +50,9 @@ __all__ = [
     "ModelFileError",
     "NNKDetector",
     "NNKMeans",
+    "NoPromiseWarning",
     "OutscopeError",
+    "Promise",
     "TextDetector",
     "Verdict",
     "load",

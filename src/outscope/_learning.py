@@ -86,6 +86,16 @@ class CodeStatistics:
         if self.products is not None and other.products is not None:
             self.products += other.products
 
+    def minus(self, other: CodeStatistics) -> CodeStatistics:
+        """The statistics without some of the rows that are in them."""
+        left = CodeStatistics(self.n_atoms, self.n_features, rows=self.rows - other.rows)
+        left.loss = self.loss - other.loss
+        left.usage, left.mass = self.usage - other.usage, self.mass - other.mass
+        left.moments = self.moments - other.moments
+        if self.products is not None and other.products is not None:
+            left.products = self.products - other.products
+        return left
+
     def probability(self) -> FloatArray:
         """Share of all non-zero weights that falls on each atom."""
         total = self.usage.sum()
@@ -116,6 +126,7 @@ class Recipe:
     update: str
     entropy: float
     n_epochs: int
+    complete: bool  # whether the first atoms are all rows
     n_plain_epochs: int
     max_atoms: int | None
     precision: str  # the atoms end on values that it can hold
@@ -175,9 +186,24 @@ class Learned:
     probability: FloatArray
     representatives: IntArray  # (m, REPRESENTATIVES) rows that lean most on each atom, −1 = none
     scores: FloatArray  # (n,) ood_score of the rows it was learned from
+    statistics: CodeStatistics  # of all of them
     looseness: float
     loss: float
     losses: list[float]
+
+
+def atoms_without(learned: Learned, rows: Matrix, codes: Codes, recipe: Recipe) -> Matrix:
+    """The atoms as they would be had some coded rows not been there.
+
+    Atoms are averages, so that a row's part in them can be taken out again; one that nobody else
+    leans on is gone. What this leaves in is the rows' say in where the atoms began.
+    """
+    part = CodeStatistics(len(learned.atoms), rows.shape[1], recipe.update == "mod")
+    part.add(rows, codes, recipe.n_jobs)
+    left = learned.statistics.minus(part)
+    left.mass[left.usage < 0.5] = 0.0
+    used = left.mass > 0.0
+    return _unit_if_cosine(left.new_atoms(learned.atoms)[used], recipe)
 
 
 def learn(
@@ -226,6 +252,7 @@ def learn(
         look.statistics.probability(),
         look.representatives,
         look.scores,
+        look.statistics,
         looseness,
         look.statistics.loss / look.statistics.rows,
         losses,

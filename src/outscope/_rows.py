@@ -9,8 +9,8 @@ import numpy as np
 
 from outscope._types import BoolArray, FloatArray, IntArray, Matrix
 
-# "auto" is a quarter of the rows, at most 2,000.
-AUTO_SHARE, AUTO_LIMIT = 0.25, 2000
+# "auto" is a quarter of the rows, at most 2,000; all of few rows, which leave nothing to average.
+AUTO_SHARE, AUTO_LIMIT, FEW_ROWS = 0.25, 2000, 200
 # Rows coded before their statistics are added; bounds the memory of an epoch.
 EPOCH_ROWS = 8192
 # Scaled rows are kept over all epochs where they take at most 512 MB.
@@ -64,10 +64,14 @@ def unit(rows: FloatArray) -> FloatArray:
     return np.divide(rows, length, out=np.zeros_like(rows), where=length > 0)
 
 
-def size_for(wanted: int | float | str, n_rows: int) -> int:
-    """Number of atoms meant by a number, a share of the rows, or "auto"; at most the rows."""
+def size_for(wanted: int | float | str, n_rows: int, n_all: int | None = None) -> int:
+    """Number of atoms meant by a number, a share of the rows, or "auto"; at most the rows.
+
+    `n_all` are the rows of all classes, where `n_rows` are those of one.
+    """
     if isinstance(wanted, str):
-        return min(AUTO_LIMIT, math.ceil(AUTO_SHARE * n_rows))
+        share = min(1.0, max(AUTO_SHARE, FEW_ROWS / (n_all or n_rows)))
+        return min(AUTO_LIMIT, math.ceil(share * n_rows - 1e-9))
     return min(n_rows, math.ceil(wanted * n_rows) if wanted < 1 else int(wanted))
 
 

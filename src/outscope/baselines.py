@@ -12,7 +12,7 @@ from outscope._parameters import at_least, between, one_of
 from outscope._rows import SAME_POINT, Rows, seed_atoms, size_for
 from outscope._sklearn import check_labels, scoring_rows
 from outscope._types import FloatArray, IntArray, Matrix
-from outscope.detector import Detector
+from outscope.detector import JUDGED_ROWS, Detector
 
 
 class KNNDetector(Detector):
@@ -30,7 +30,7 @@ class KNNDetector(Detector):
         n_neighbors: int = 1,
         *,
         skip_copies: bool = True,
-        contamination: float = 0.05,
+        contamination: float | str = "auto",
         n_jobs: int | None = None,
     ) -> None:
         self.n_neighbors = n_neighbors
@@ -41,10 +41,14 @@ class KNNDetector(Detector):
     def _learn(self, X: Matrix, y: Any) -> FloatArray:
         self.atoms_ = Rows(X, normalize=True).all()
         self.prepare()
-        if self.skip_copies:
-            return self._ood_score(X)
-        # Here too the threshold must not be taken from rows that find themselves.
+        # Also without `skip_copies` no threshold may be taken from rows that find themselves.
         return self._distance(X, skip=True)
+
+    def _held_out_scores(self, X: Matrix, y: Any, scores: FloatArray) -> FloatArray:
+        return scores[:: -(-len(scores) // JUDGED_ROWS)]  # no row counts as its own neighbour
+
+    def _keeps_every_row(self) -> bool:
+        return True
 
     def prepare(self) -> None:
         """Build what scoring needs from the fitted attributes (after fit or load)."""
@@ -75,7 +79,8 @@ class KNNDetector(Detector):
 class KMeansDetector(Detector):
     """Squared distance to the nearest of `n_clusters` k-means centres, on unit rows.
 
-    "auto" clusters are as many as the atoms of `NNKDetector`: a quarter of the rows, at most 2,000.
+    "auto" clusters are as many as the atoms of `NNKDetector`: a quarter of the rows, at most 2,000,
+    or all of up to 200 rows.
     """
 
     _rules = {"n_clusters": one_of("auto") | at_least(1) | between(0, 1), "n_epochs": at_least(1)}
@@ -85,7 +90,7 @@ class KMeansDetector(Detector):
         n_clusters: int | float | str = "auto",
         *,
         n_epochs: int = 20,
-        contamination: float = 0.05,
+        contamination: float | str = "auto",
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -96,13 +101,36 @@ class KMeansDetector(Detector):
         self.n_jobs = n_jobs
 
     def _learn(self, X: Matrix, y: Any) -> FloatArray:
-        self.atoms_ = self._centres(X, check_random_state(self.random_state))
-        self.prepare()
-        return self._ood_score(X)
+        self.atoms_ = self._centres(X, check_random_state(self.random_state), len(X))
+        return self._judged(X)
 
-    def _centres(self, X: Matrix, rng: np.random.RandomState) -> Matrix:
+    def _judged(self, X: Matrix) -> FloatArray:
+        """Scores of the training rows; which of them make up each centre is kept for `fit`."""
+        self.prepare()
+        squared, owner = self._search.distances(X, 1, self.n_jobs)
+        self._owner = owner[:, 0]
+        return squared[:, 0]
+
+    def _score_without(self, X: Matrix, y: Any, chosen: IntArray) -> FloatArray:
+        # Centres are means: some of their rows can be taken out again.
+        counts = np.bincount(self._owner, minlength=len(self.atoms_)).astype(np.float64)
+        rest = self.atoms_ * counts[:, None]
+        np.subtract.at(rest, self._owner[chosen], Rows(X[chosen], normalize=True).all())
+        counts -= np.bincount(self._owner[chosen], minlength=len(counts))
+        left = counts > 0
+        centres = Neighbors((rest[left] / counts[left, None]).astype(np.float32))
+        squared: FloatArray = centres.distances(X[chosen], 1, self.n_jobs)[0][:, 0]
+        return squared
+
+    def _keeps_every_row(self) -> bool:
+        return len(self.atoms_) == len(self._owner)
+
+    def _forget(self) -> None:
+        del self._owner
+
+    def _centres(self, X: Matrix, rng: np.random.RandomState, n_all: int) -> Matrix:
         rows = Rows(X, normalize=True)
-        wanted = size_for(self.n_clusters, len(X))
+        wanted = size_for(self.n_clusters, len(X), n_all)
         if wanted == len(X):
             return rows.all()
         seeds = seed_atoms(rows, wanted, rng)[0]
@@ -131,10 +159,11 @@ class ClasswiseKMeansDetector(KMeansDetector):
         labels = np.zeros(len(X), dtype=int) if y is None else check_labels(y, len(X))
         self.classes_, membership = np.unique(labels, return_inverse=True)
         rng = check_random_state(self.random_state)
-        centres = [self._centres(X[membership == c], rng) for c in range(len(self.classes_))]
+        centres = [
+            self._centres(X[membership == c], rng, len(X)) for c in range(len(self.classes_))
+        ]
         self.atoms_ = np.concatenate(centres)
-        self.prepare()
-        return self._ood_score(X)
+        return self._judged(X)
 
 
 class MahalanobisDetector(Detector):
@@ -146,7 +175,7 @@ class MahalanobisDetector(Detector):
 
     _rules = {"shrinkage": one_of("auto") | between(-1e-12, 1)}
 
-    def __init__(self, *, shrinkage: float | str = "auto", contamination: float = 0.05) -> None:
+    def __init__(self, *, shrinkage: float | str = "auto", contamination: float | str = "auto") -> None:
         self.shrinkage = shrinkage
         self.contamination = contamination
 

@@ -76,6 +76,7 @@ class ClasswiseNNKDetector(NNKDetector):
     def _learn(self, X: Matrix, y: Any) -> FloatArray:
         labels = np.zeros(len(X), dtype=int) if y is None else check_labels(y, len(X))
         self.classes_, membership = np.unique(labels, return_inverse=True)
+        self._membership = membership
         rng = check_random_state(self.random_state)
         self.n_neighbors_ = CANDIDATES if self.n_neighbors == "auto" else int(self.n_neighbors)
         whole = self._look_for_common(X)
@@ -87,7 +88,7 @@ class ClasswiseNNKDetector(NNKDetector):
             mine = np.flatnonzero(membership == c)
             # One bandwidth for all classes makes their scores comparable.
             dictionary = self._dictionary(
-                n_atoms=n_atoms,
+                n_atoms=size_for(n_atoms, len(mine), len(X)),
                 bandwidth=self.bandwidth_ or "auto",
                 max_bytes=budget,
                 normalize=self._unit,
@@ -161,7 +162,8 @@ class ClasswiseNNKDetector(NNKDetector):
         if self.n_atoms != "auto" or not isinstance(self.init, str):
             return None
         # Drawn over all rows at once: under one metric, loose classes need more atoms.
-        size = sum(size_for("auto", count) for count in np.bincount(membership))
+        counts = np.bincount(membership)
+        size = sum(size_for("auto", count, len(rows)) for count in counts)
         if self.init == "random":
             drawn = rng.choice(len(rows), size, replace=False)
         else:
@@ -179,12 +181,38 @@ class ClasswiseNNKDetector(NNKDetector):
 
     def prepare(self) -> None:
         """Build what scoring needs from the fitted attributes (after fit or load)."""
-        self._class_coder = ClassCoder(
-            [dictionary.atoms_ for dictionary in self.dictionaries_],
+        self._class_coder = self._coder_of([dictionary.atoms_ for dictionary in self.dictionaries_])
+
+    def _coder_of(self, atoms: list[Matrix]) -> ClassCoder:
+        return ClassCoder(
+            atoms,
             self.dictionaries_[0].bandwidth_,
             normalize=self._unit,
             discount=self.common_,
         )
+
+    def _score_without(self, X: Matrix, y: Any, chosen: IntArray) -> FloatArray:
+        rows = X[chosen]
+        seen, member = self._turned(rows), self._membership[chosen]
+        atoms = [dictionary.atoms_ for dictionary in self.dictionaries_]
+        for c in np.unique(member):
+            atoms[c] = self.dictionaries_[c].atoms_without(seen[member == c])
+        coder = self._coder_of([some for some in atoms if len(some)] or [self.atoms_])
+        own = coder.ood_score(seen, self.n_neighbors_, self.n_jobs)[0]
+        if self.shared_ is None:
+            return own
+        shared = self.shared_.coder(None, self.shared_.atoms_without(rows))
+        return self._mean(own, shared.ood_score(rows, self.shared_.n_neighbors_, self.n_jobs))
+
+    def _keeps_every_row(self) -> bool:
+        # A metric or a shared dictionary is learned from the very rows that are judged.
+        own = self.metric_ is None and self.shared_ is None
+        return own and all(dictionary.keeps_every_row for dictionary in self.dictionaries_)
+
+    def _forget(self) -> None:
+        del self._membership
+        for dictionary in self._every_dictionary():
+            dictionary.forget()
 
     def _turned(self, X: Matrix) -> Matrix:
         """Rows as the dictionaries see them."""
@@ -209,8 +237,10 @@ class ClasswiseNNKDetector(NNKDetector):
         shared = self.shared_
         if shared is None:
             return own
-        other: FloatArray = shared._coder.ood_score(X, shared.n_neighbors_, self.n_jobs)
-        return 0.5 * (self.metric_scale_ * own + other)
+        return self._mean(own, shared._coder.ood_score(X, shared.n_neighbors_, self.n_jobs))
+
+    def _mean(self, own: FloatArray, shared: FloatArray) -> FloatArray:
+        return 0.5 * (self.metric_scale_ * own + shared)
 
     def _nearest(self, X: Any) -> tuple[Matrix, FloatArray, IntArray]:
         """Rows as the dictionaries see them, their scores, and the class that explains them."""

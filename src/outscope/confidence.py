@@ -13,19 +13,23 @@ from scipy.special import logsumexp
 from outscope._engine import NonFiniteRowsError
 from outscope._parameters import POSITIVE, one_of
 from outscope._types import FloatArray, Matrix
-from outscope.detector import Detector
+from outscope.detector import JUDGED_ROWS, Detector
 
 
 class ConfidenceDetector(Detector):
     """Base of detectors whose score is a formula: fit only sets the threshold."""
 
+    learns = False
     _rows_are = "logits"
 
-    def __init__(self, *, contamination: float = 0.05) -> None:
+    def __init__(self, *, contamination: float | str = "auto") -> None:
         self.contamination = contamination
 
     def _learn(self, X: Matrix, y: Any) -> FloatArray:
         return self._ood_score(X)
+
+    def _held_out_scores(self, X: Matrix, y: Any, scores: FloatArray) -> FloatArray:
+        return scores[:: -(-len(scores) // JUDGED_ROWS)]  # a formula learns nothing
 
     def _ood_score(self, X: Matrix) -> FloatArray:
         rows = np.asarray(X, dtype=np.float64)
@@ -56,7 +60,7 @@ class EnergyDetector(ConfidenceDetector):
 
     _rules = {"temperature": POSITIVE}
 
-    def __init__(self, temperature: float = 1.0, *, contamination: float = 0.05) -> None:
+    def __init__(self, temperature: float = 1.0, *, contamination: float | str = "auto") -> None:
         self.temperature = temperature
         self.contamination = contamination
 
@@ -90,7 +94,7 @@ class BLOODDetector(ConfidenceDetector):
 
     _rules = {"layers": one_of("last", "mean")}
 
-    def __init__(self, layers: str = "last", *, contamination: float = 0.05) -> None:
+    def __init__(self, layers: str = "last", *, contamination: float | str = "auto") -> None:
         self.layers = layers
         self.contamination = contamination
 

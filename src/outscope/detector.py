@@ -7,18 +7,38 @@ from abc import abstractmethod
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, OutlierMixin
+from sklearn.base import BaseEstimator, OutlierMixin, clone
 
 from outscope import persistence
 from outscope._engine import NonFiniteRowsError
-from outscope._parameters import JOBS, Rule, between, check_parameters
-from outscope._sklearn import all_or_nothing, check_is_fitted, check_rows, scoring_rows
+from outscope._parameters import JOBS, Rule, between, check_parameters, one_of
+from outscope._sklearn import (
+    all_or_nothing,
+    check_is_fitted,
+    check_labels,
+    check_rows,
+    scoring_rows,
+)
 from outscope._types import BoolArray, FloatArray, IntArray, Matrix
 from outscope.errors import InputError
-from outscope.threshold import ConformalThreshold, check_rate, quantile_threshold
+from outscope.threshold import (
+    HELD_OUT,
+    LEFT_ONE_OUT,
+    ConformalThreshold,
+    Promise,
+    check_rate,
+    estimated_cut,
+    quantile_threshold,
+)
 
-# Training scores are kept as at most this many quantiles, so that a model's size stays bounded.
-KEPT_SCORES = 4096
+# The false-alarm rate that is aimed at where none is given.
+USUAL_RATE = 0.05
+# Rows whose scores are taken without them, so that the cost and a model's size stay bounded.
+JUDGED_ROWS = 4096
+# Each of so few rows is judged by itself; more are left out in parts.
+ONE_BY_ONE, PARTS = 200, 5
+ESTIMATE = "an estimate, no promise"
+CONTAMINATION = one_of("auto") | between(0, 0.5)
 
 
 class Detector(OutlierMixin, BaseEstimator):
@@ -28,7 +48,8 @@ class Detector(OutlierMixin, BaseEstimator):
     keep scikit-learn's signs: higher is more normal, +1 in scope, −1 out of scope.
     """
 
-    contamination: float
+    contamination: float | str
+    learns: ClassVar[bool] = True  # False: the score is a formula, and fit only sets the threshold
     _rows_are: ClassVar[str] = "embedding"
     _rules: dict[str, Rule] = {}
 
@@ -45,21 +66,62 @@ class Detector(OutlierMixin, BaseEstimator):
     def _ood_score(self, X: Matrix) -> FloatArray:
         """Scores of rows that are known to be of the right width."""
 
+    def _score_without(self, X: Matrix, y: Any, chosen: IntArray) -> FloatArray:
+        """Scores of some training rows had they not been there: here, by learning anew."""
+        rest = np.setdiff1d(np.arange(len(X)), chosen)
+        other = clone(self)
+        other.n_features_in_ = X.shape[1]
+        other._learn(X[rest], None if y is None else check_labels(y, len(X))[rest])
+        return other._ood_score(X[chosen])
+
+    def _held_out_scores(self, X: Matrix, y: Any, scores: FloatArray) -> FloatArray:
+        """Scores of training rows, each judged as a row that was not learned from."""
+        if len(X) < 2:
+            return scores
+        order = np.random.RandomState(0).permutation(len(X))[:JUDGED_ROWS]
+        parts = len(X) if self._keeps_every_row() else PARTS
+        found = [
+            self._score_without(X, y, np.sort(chosen))
+            for chosen in np.array_split(order, min(parts, len(X)))
+        ]
+        return np.concatenate(found)
+
+    def _keeps_every_row(self) -> bool:
+        """Whether few rows were learned, and each of them is an atom.
+
+        Then no score rises with one more row, and judging each row without itself is as good as
+        holding rows out (the jackknife-minmax argument of Barber et al. 2021).
+        """
+        return False
+
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn what is in scope. The threshold lets `contamination` of these rows be exceeded."""
-        check_parameters(self, {**self._rules, "contamination": between(0, 0.5)})
+        """Learn what is in scope, and set a first threshold, which is an estimate.
+
+        `contamination` "auto" lets about 5 % of new rows be exceeded, judged by training rows that
+        are scored as if they had not been learned. A number is the share of the training rows
+        themselves that is flagged, as in scikit-learn; of new rows it can be many times that.
+        """
+        check_parameters(self, {**self._rules, "contamination": CONTAMINATION})
         if hasattr(self, "n_jobs"):
             check_parameters(self, {"n_jobs": JOBS})
         with all_or_nothing(self):
             rows = check_rows(self, X, reset=True)
             scores = self._learn(rows, y)
-        self.__dict__.pop("calibration_scores_", None)
-        # Same rule as scikit-learn's own detectors, so that the same share is flagged.
-        self.offset_ = -quantile_threshold(scores, self.contamination)
-        self.training_scores_ = np.sort(scores)
-        if len(scores) > KEPT_SCORES:
-            self.training_scores_ = np.quantile(scores, np.linspace(0.0, 1.0, KEPT_SCORES))
+            self.held_out_scores_ = np.sort(self._held_out_scores(rows, y, scores))
+            self.left_one_out_ = len(rows) <= ONE_BY_ONE and self._keeps_every_row()
+            self._forget()
+        for name in ("calibration_scores_", "calibration_kind_"):
+            self.__dict__.pop(name, None)
+        self.promised_ = None
+        if isinstance(self.contamination, str):
+            self.offset_ = -estimated_cut(self.held_out_scores_, USUAL_RATE)
+        else:
+            # Same rule as scikit-learn's own detectors, so that the same share is flagged.
+            self.offset_ = -quantile_threshold(scores, self.contamination)
         return self
+
+    def _forget(self) -> None:
+        """Drop what only `fit` needed."""
 
     def ood_score(self, X: Any) -> FloatArray:
         """How strange each row is; higher = stranger."""
@@ -94,35 +156,89 @@ class Detector(OutlierMixin, BaseEstimator):
         check_is_fitted(self, "offset_")
         return -float(self.offset_)
 
-    def calibrate(self, X: Any, *, fpr: float | None = None) -> Self:
+    @property
+    def promise_(self) -> Promise | None:
+        """What the present threshold promises; None where it is an estimate."""
+        check_is_fitted(self, "offset_")
+        if self.promised_ is None:
+            return None
+        fpr, confidence = self.promised_
+        return Promise(fpr, len(self.calibration_scores_), self.calibration_kind_, confidence)
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """The settings and, once fitted, what the threshold promises."""
+        text = super().__repr__(N_CHAR_MAX)
+        if not hasattr(self, "offset_"):
+            return text
+        return f"{text}  # above {self.threshold_:.4g} is out of scope: {self.promise_ or ESTIMATE}"
+
+    def calibrate(
+        self, X: Any = None, *, fpr: float | None = None, confidence: float | None = None
+    ) -> Self:
         """Set the threshold from in-scope rows that the detector has not seen.
 
-        With it P(false alarm) ≤ `fpr` (default: `contamination`) is guaranteed, and `p_value`
-        becomes available.
+        With it P(false alarm) ≤ `fpr` (default: `contamination`, or 5 %) holds for rows
+        exchangeable with these, on average over calibrations; with `confidence`, as 0.95, it holds
+        for this one with that probability. `p_value` becomes available.
+
+        Without rows the training rows serve, each judged without itself. That is as good where
+        every one of at most 200 is an atom, and refused elsewhere.
         """
-        conformal = ConformalThreshold(self.ood_score(X))
-        cut = conformal.cut(self.contamination if fpr is None else fpr)
-        self.calibration_scores_ = conformal.scores
-        self.offset_ = -cut
+        if X is not None:
+            found = ConformalThreshold(self.ood_score(X)), HELD_OUT
+        else:
+            check_is_fitted(self, "offset_")
+            if not self.left_one_out_:
+                raise InputError(
+                    "calibrate needs in-scope rows that were not used in fit; without any it can "
+                    f"promise a rate only where every row is an atom, up to {ONE_BY_ONE} rows"
+                )
+            found = ConformalThreshold(self.held_out_scores_), LEFT_ONE_OUT
+        rate = self.contamination if fpr is None else fpr
+        self._promise(*found, USUAL_RATE if isinstance(rate, str) else rate, confidence)
         return self
 
-    def set_threshold(self, *, fpr: float | None = None, value: float | None = None) -> Self:
+    def estimate(self, X: Any, *, fpr: float) -> Self:
+        """Set the threshold by in-scope rows that are too few for a promise."""
+        self.held_out_scores_ = np.sort(self.ood_score(X))
+        return self.set_threshold(fpr=fpr)
+
+    def _promise(
+        self, conformal: ConformalThreshold, kind: str, fpr: float, confidence: float | None
+    ) -> None:
+        if confidence is not None and kind == LEFT_ONE_OUT:
+            raise InputError(
+                "confidence cannot be promised by training rows; calibrate with rows held out"
+            )
+        self.offset_ = -conformal.cut(fpr, confidence)
+        self.calibration_scores_, self.calibration_kind_ = conformal.scores, kind
+        self.promised_ = [float(fpr), confidence]
+
+    def set_threshold(
+        self,
+        *,
+        fpr: float | None = None,
+        value: float | None = None,
+        confidence: float | None = None,
+    ) -> Self:
         """Move the threshold after fit: to a false-alarm rate, or to a score.
 
-        A rate is guaranteed after `calibrate`; before, it is that of the training rows.
+        After `calibrate` a rate is promised (see there); before, it is estimated from training
+        rows that were scored as if they had not been learned.
         """
         check_is_fitted(self, "offset_")
         if (fpr is None) == (value is None):
             raise InputError("give set_threshold either fpr=… or value=…, one of the two")
-        if value is not None:
-            if not np.isfinite(value):
-                raise InputError(f"value={value!r} is not a finite score")
-            cut = float(value)
-        elif hasattr(self, "calibration_scores_"):
-            cut = ConformalThreshold(self.calibration_scores_).cut(check_rate(fpr or 0.0))
-        else:
-            cut = quantile_threshold(self.training_scores_, check_rate(fpr or 0.0))
-        self.offset_ = -cut
+        if fpr is not None and hasattr(self, "calibration_scores_"):
+            conformal = ConformalThreshold(self.calibration_scores_)
+            self._promise(conformal, self.calibration_kind_, check_rate(fpr), confidence)
+            return self
+        if confidence is not None:
+            raise InputError("confidence needs a rate and calibration: call calibrate(X) first")
+        if value is not None and not np.isfinite(value):
+            raise InputError(f"value={value!r} is not a finite score")
+        cut = float(value) if fpr is None else estimated_cut(self.held_out_scores_, fpr)
+        self.offset_, self.promised_ = -cut, None
         return self
 
     def p_value(self, X: Any) -> FloatArray:
@@ -157,5 +273,6 @@ class Detector(OutlierMixin, BaseEstimator):
             "kernel": getattr(self, "kernel", None),
             "needs": self.needs,
             "threshold": self.threshold_,
-            "calibrated": hasattr(self, "calibration_scores_"),
+            "calibrated": self.promised_ is not None,
+            "promise": str(self.promise_ or ESTIMATE),
         }

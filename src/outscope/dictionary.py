@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 
 from outscope._bits import Stored, atom_bytes, restore, store
 from outscope._coder import Coder, Codes
-from outscope._learning import Learned, Recipe, learn, looseness_penalty
+from outscope._learning import Learned, Recipe, atoms_without, learn, looseness_penalty
 from outscope._parameters import (
     JOBS,
     MATRIX,
@@ -66,8 +66,8 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
 
     Parameters
     ----------
-    n_atoms : dictionary size; a share of the rows if below 1; "auto" is a quarter, at most 2,000.
-        Never more than there are different rows.
+    n_atoms : dictionary size; a share of the rows if below 1; "auto" is a quarter, at most 2,000,
+        or all of up to 200 rows. Never more than there are different rows.
     n_neighbors : candidate atoms for each row; "auto" is 6 for a narrow kernel, which uses no more,
         and 20 otherwise.
     n_fit_neighbors : candidates while learning, None for as many as `n_neighbors`; a few learn as
@@ -150,6 +150,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         with all_or_nothing(self):
             rows = check_rows(self, X, reset=True)
             self.learn_scores(rows, check_random_state(self.random_state))
+            self.forget()
         return self
 
     def learn_scores(
@@ -167,7 +168,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         self._survey(rows, rng)
         if first is None:
             first = self._first_atoms(X, rows, rng)
-        learned = self._learn(X, rows, first)
+        recipe, learned = self._learn(X, rows, first)
         self.stored_atoms_, self.atom_scale_ = store(learned.atoms, self.precision_)
         self.atom_probability_ = learned.probability
         self.representatives_ = learned.representatives
@@ -176,7 +177,26 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         self.looseness_ = learned.looseness
         self.n_features_in_ = X.shape[1]
         self.prepare()
+        self._memory = recipe, learned
         return learned.scores
+
+    def atoms_without(self, X: Matrix) -> Matrix:
+        """The atoms as they would be had these training rows not been there, until `forget`."""
+        recipe, learned = self._memory
+        codes = self._coder.code(X, self.n_neighbors_, self.n_jobs, relative=True)
+        rows = Rows(X, normalize=self.normalize).all()
+        atoms = atoms_without(learned, rows, codes, recipe)
+        return restore(store(atoms, self.precision_), X.shape[1])
+
+    @property
+    def keeps_every_row(self) -> bool:
+        """Whether every training row is an atom, until `forget`."""
+        recipe, _ = self._memory
+        return recipe.complete and recipe.n_epochs == 0
+
+    def forget(self) -> None:
+        """Drop what only a look at the dictionary without some rows needs."""
+        del self._memory
 
     @property
     def atoms_(self) -> Matrix:
@@ -197,13 +217,14 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         )
         self._coder = self.coder()
 
-    def coder(self, discount: Matrix | None = None) -> Coder:
+    def coder(self, discount: Matrix | None = None, atoms: Matrix | None = None) -> Coder:
         """What codes and scores rows; `discount` lowers all keys of a row alike."""
+        atoms = self.atoms_ if atoms is None else atoms
         return Coder(
-            self.atoms_,
+            atoms,
             self.bandwidth_,
             normalize=self.normalize,
-            penalty=looseness_penalty(self.atoms_, self.looseness_),
+            penalty=looseness_penalty(atoms, self.looseness_),
             discount=discount,
         )
 
@@ -259,7 +280,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
             self.bandwidth_ = float(self.bandwidth)
         self.n_neighbors_ = wanted if self.n_neighbors == "auto" else int(self.n_neighbors)
 
-    def _learn(self, X: Matrix, rows: Rows, first: Matrix) -> Learned:
+    def _learn(self, X: Matrix, rows: Rows, first: Matrix) -> tuple[Recipe, Learned]:
         target = self._target(len(first), X.shape[1])
         # With a row for every atom there is nothing to learn: each row already explains itself.
         complete = len(first) >= len(X) and not isinstance(self.init, np.ndarray)
@@ -272,6 +293,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
             entropy=float(self.entropy),
             # A wanted size needs at least one epoch to be reached in.
             n_epochs=max(1, self.n_epochs) if pruned else 0 if complete else self.n_epochs,
+            complete=complete,
             n_plain_epochs=min(self.n_plain_epochs, max(0, self.n_epochs - 1)),
             max_atoms=target,
             precision=self.precision_,
@@ -280,7 +302,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
             normalize=self.normalize,
             n_jobs=self.n_jobs,
         )
-        return learn(X, rows, first, recipe, self._report)
+        return recipe, learn(X, rows, first, recipe, self._report)
 
     def _report(self, epoch: int, size: int, loss: float) -> None:
         log.info("epoch %d of %d: %d atoms, error %.4f", epoch + 1, self.n_epochs, size, loss)

@@ -22,6 +22,10 @@ class MissingExtraError(OutscopeError, ImportError):
     """An optional dependency is not installed; the text carries the install line."""
 
 
+class NoPromiseWarning(UserWarning):
+    """A threshold is an estimate where a promise was asked for; the text says what it takes."""
+
+
 def require(module: str, *, extra: str) -> ModuleType:
     """Import an optional dependency, or raise with the exact line that installs it."""
     try:

@@ -158,6 +158,8 @@ def collapse(rows: Rows, membership: IntArray, geometry: Geometry) -> Collapse:
     # Classes of one row, or of equal ones, show no variance to weigh by.
     if within <= 1e-9 * squares:
         return Collapse.NONE
+    # Each class has a mean of its own to be near to: few rows a class would look collapsed.
+    within *= (len(membership) - 1) / (len(membership) - len(counts))
     if within < COLLAPSED * whole:
         return Collapse.CROWDED if np.median(counts) >= CROWD else Collapse.WHOLE
     half = are_near(geometry) and within < HALF_COLLAPSED * whole

@@ -33,7 +33,7 @@ class NNKDetector(Detector):
     where there is little.
 
     Parameters are those of `NNKMeans`, and
-    contamination : share of the training rows that the first threshold leaves out.
+    contamination : "auto", or the share of the training rows that the first threshold leaves out.
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).normal([3.0, 0.0, 0.0], 1.0, size=(300, 3))
@@ -62,7 +62,7 @@ class NNKDetector(Detector):
         init: str | Matrix = "k-means++",
         normalize: bool = True,
         precision: str = "float32",
-        contamination: float = 0.05,
+        contamination: float | str = "auto",
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -137,6 +137,17 @@ class NNKDetector(Detector):
 
     def _ood_score(self, X: Matrix) -> FloatArray:
         return self._coder.ood_score(X, self.dictionary_.n_neighbors_, self.n_jobs)
+
+    def _score_without(self, X: Matrix, y: Any, chosen: IntArray) -> FloatArray:
+        found = self.dictionary_
+        coder = found.coder(self.common_, found.atoms_without(X[chosen]))
+        return coder.ood_score(X[chosen], found.n_neighbors_, self.n_jobs)
+
+    def _keeps_every_row(self) -> bool:
+        return self.dictionary_.keeps_every_row
+
+    def _forget(self) -> None:
+        self.dictionary_.forget()
 
     def explain(self, X: Any, *, n_atoms: int = 5) -> list[Explanation]:
         """For each row the atoms that carry it (at most `n_atoms`, heaviest first) and the rest."""

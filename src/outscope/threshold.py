@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import bdtr
 
 from outscope._types import FloatArray
 from outscope.errors import InputError
 
-
 # Rows held out at most where there are few, and at most at all.
 HELD_OF_FEW, HELD_MOST = 99, 2000
+# Scores nearer to each other than this share of them count as equal: encoders round differently
+# from batch to batch, by some 1e-7.
+SAME_SCORE = 1e-5
+# What a promise rests on.
+HELD_OUT, LEFT_ONE_OUT = "rows held out", "training rows, each judged without itself"
 
 
 def check_confidence(confidence: float) -> float:
@@ -32,12 +38,30 @@ def check_rate(fpr: float) -> float:
 
 
 def quantile_threshold(scores: npt.ArrayLike, fpr: float) -> float:
-    """Cut that about `fpr` of the given in-scope scores exceed. No guarantee for new rows.
+    """Cut that a share `fpr` of these very scores exceeds. Says nothing of new rows.
 
     >>> quantile_threshold([1.0, 2.0, 3.0, 4.0, 5.0], fpr=0.2)
     4.2
     """
     return float(np.quantile(np.asarray(scores, dtype=np.float64), 1.0 - check_rate(fpr)))
+
+
+def estimated_cut(scores: npt.ArrayLike, fpr: float) -> float:
+    """Cut that about `fpr` of new in-scope scores exceed, judged by scores of rows not learned.
+
+    An estimate, no promise. Where there are too few scores for a cut among them, the tail is
+    taken to go on as an exponential one does.
+
+    >>> estimated_cut([1.0, 2.0, 3.0, 4.0], 0.2), round(estimated_cut([1.0, 2.0, 3.0, 4.0], 0.1), 2)
+    (4.0, 4.69)
+    """
+    values = np.sort(np.asarray(scores, dtype=np.float64))
+    allowed = _allowed(len(values), fpr)
+    if allowed >= 1:
+        return float(values[len(values) - allowed])
+    upper = values[len(values) // 2 :]
+    excess = float(upper.mean() - np.median(values))
+    return float(values[-1]) - excess * math.log(fpr * (len(values) + 1))
 
 
 def rows_needed(fpr: float, confidence: float | None = None) -> int:
@@ -54,9 +78,9 @@ def rows_needed(fpr: float, confidence: float | None = None) -> int:
 
 
 def holdout_size(n_rows: int, fpr: float) -> int:
-    """Rows to keep out of the fit for the threshold: 0 where fewer than half would be left to learn.
+    """Rows to keep out of the fit for the threshold: a quarter of few, a tenth of many.
 
-    A quarter of few rows, a tenth of many; no more than the promise makes use of.
+    No more than the promise makes use of, and 0 where fewer than half would be left to learn.
 
     >>> [holdout_size(n, 0.05) for n in (20, 38, 200, 390, 2000, 50_000)]
     [0, 19, 39, 79, 199, 1999]
@@ -72,10 +96,34 @@ def _allowed(n_rows: int, fpr: float) -> int:
     return math.floor(check_rate(fpr) * (n_rows + 1) + 1e-9)
 
 
-class ConformalThreshold:
-    """Split-conformal decisions: P(false alarm) ≤ α on exchangeable in-scope rows.
+class Promise(NamedTuple):
+    """A false-alarm rate that holds without assumptions but one: new in-scope rows are like these.
 
-    `scores` are the ood_scores of calibration rows that the detector was not fitted on.
+    On average over calibrations, or, with `confidence`, for this one in so many of all.
+    """
+
+    fpr: float
+    rows: int  # calibration rows
+    kind: str = HELD_OUT
+    confidence: float | None = None
+
+    def __str__(self) -> str:
+        """The promise with its conditions, in a sentence."""
+        rate = f"P(false alarm) ≤ {100 * self.fpr:.4g} %"
+        held = f"the {self.rows:,} {self.kind}"
+        if self.confidence is None:
+            return f"{rate} on average over calibrations, for inputs exchangeable with {held}"
+        return (
+            f"{rate} with {100 * self.confidence:.4g} % confidence, for inputs exchangeable "
+            f"with {held}"
+        )
+
+
+class ConformalThreshold:
+    """Conformal decisions: P(false alarm) ≤ α on rows exchangeable with the calibration rows.
+
+    `scores` are the ood_scores of calibration rows that the detector was not fitted on. Scores
+    that differ by rounding alone count as equal, so that decisions do not hang on the last bits.
 
     >>> threshold = ConformalThreshold([0.1, 0.2, 0.3, 0.4])
     >>> threshold.p_value([0.05, 0.35, 9.0]).round(2).tolist()
@@ -90,20 +138,38 @@ class ConformalThreshold:
                 "there; calibrate on scored in-scope rows"
             )
         self.scores: FloatArray = values
+        size = np.abs(values)
+        self._ties: FloatArray = values + SAME_SCORE * np.maximum(size, np.median(size))
 
     def p_value(self, ood_score: npt.ArrayLike) -> FloatArray:
         """Chance of an in-scope row at least this strange; small = out of scope."""
         n = len(self.scores)
-        at_least = n - np.searchsorted(self.scores, np.asarray(ood_score), side="left")
+        at_least = n - np.searchsorted(self._ties, np.asarray(ood_score), side="left")
         return np.asarray((1.0 + at_least) / (n + 1.0), dtype=np.float64)
 
-    def cut(self, fpr: float) -> float:
-        """Score above which a row is out of scope, so that p-value ≤ `fpr` there and only there."""
+    def cut(self, fpr: float, confidence: float | None = None) -> float:
+        """Score above which a row is out of scope.
+
+        The p-value is ≤ `fpr` there and only there. With `confidence` the cut is higher: the rate
+        that it really has is ≤ `fpr` for that share of all calibrations, not on average.
+        """
         n = len(self.scores)
-        allowed = math.floor(check_rate(fpr) * (n + 1) + 1e-9)
+        allowed = _allowed(n, fpr)
+        if confidence is not None:
+            # The rate above the a-th largest of n scores is Beta(a, n + 1 − a).
+            tail = bdtr(np.arange(max(allowed, 0)), n, fpr)
+            allowed = int(np.count_nonzero(tail <= 1.0 - check_confidence(confidence)))
         if allowed < 1:
+            sure = "" if confidence is None else f" with confidence {confidence:g}"
             raise InputError(
-                f"fpr={fpr:g} cannot be promised with {n} calibration rows; "
-                f"calibrate on at least {rows_needed(fpr)} or ask for fpr ≥ {1 / (n + 1):.3g}"
+                f"fpr={fpr:g} cannot be promised{sure} with {n} calibration rows; calibrate on "
+                f"at least {rows_needed(fpr, confidence)} or ask for "
+                f"fpr ≥ {_least_rate(n, confidence):.3g}"
             )
-        return float(self.scores[n - allowed])
+        return float(self._ties[n - allowed])
+
+
+def _least_rate(n_rows: int, confidence: float | None) -> float:
+    """The smallest rate that so many rows can promise, rounded up."""
+    rate = 1 / (n_rows + 1) if confidence is None else 1 - (1 - confidence) ** (1 / n_rows)
+    return math.ceil(1e3 * rate) / 1e3

@@ -10,21 +10,20 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator, OutlierMixin, clone
 
 from outscope import persistence
 from outscope._sklearn import all_or_nothing, check_is_fitted, check_labels
 from outscope._types import BoolArray, FloatArray, Matrix
-from outscope.detector import Detector
+from outscope.detector import USUAL_RATE, Detector
 from outscope.errors import InputError, ModelFileError
+from outscope.holdout import fit_and_calibrate
 from outscope.methods import make_detector
 from outscope.text.cache import VectorCache
 from outscope.text.encoders import Advance, Encoder, TransformerEncoder, check_texts, make_encoder
 from outscope.text.weights import DEFAULT, deciding_files
-from outscope.threshold import ConformalThreshold, check_rate, rows_needed
+from outscope.threshold import ConformalThreshold, Promise, check_rate
 
-# "auto" keeps a tenth of the texts out of the fit for the threshold, where there are enough.
-HOLDOUT, HOLDOUT_FROM, HOLDOUT_MOST = 0.1, 400, 2000
 NEAREST = 3
 OUT_OF_SCOPE = "out of scope"
 # Before a saved encoder's name: it lies beside the manifest.
@@ -46,14 +45,16 @@ class Verdict:
         return asdict(self)
 
 
-class TextDetector(BaseEstimator):
+class TextDetector(OutlierMixin, BaseEstimator):
     """Tells which texts are unlike those it was fitted on.
 
     `encoder` is a model name, a folder (also one that `outscope finetune` wrote), a loaded
     SentenceTransformer or any function from texts to rows; `detector` a method name or a detector.
-    `holdout` texts are kept out of the fit to set the threshold, so that the false-alarm rate
-    `contamination` (None: the detector's own, 0.05) is a promise: a share, a number, 0 for none,
-    "auto" a tenth from 400 texts on.
+    `holdout` texts (a share, a number, 0 for none) are kept out of the fit to set the threshold, so
+    that the false-alarm rate `contamination` (None: the detector's own, or 0.05) is a promise:
+    P(false alarm) ≤ 5 % on average over calibrations, for texts exchangeable with those held out.
+    "auto" holds out a quarter of few texts, a tenth of many, and none that the encoder was trained
+    on. `promise_` says what is promised; where that is nothing, `fit` warns.
     """
 
     def __init__(
@@ -80,6 +81,11 @@ class TextDetector(BaseEstimator):
         texts = check_texts(texts)
         self._refuse_empty(texts)
         y = None if labels is None else check_labels(labels, len(texts))
+        if y is not None and OUT_OF_SCOPE in y.tolist():
+            raise InputError(
+                f"labels name a class {OUT_OF_SCOPE!r}, which is what verdicts call all others; "
+                "rename it, or leave those texts out of the fit"
+            )
         with all_or_nothing(self):
             self.detector_ = self._new_detector()
             self._encoder = make_encoder(self.encoder)
@@ -87,10 +93,17 @@ class TextDetector(BaseEstimator):
             self.encoder_name_ = self._encoder.name
             self.encoder_fingerprint_ = self._encoder.fingerprint()
             self.encoder_settings_ = json.dumps(self._encoder.settings())
-            fit, held = self._split(len(texts), y)
-            self.detector_.fit(rows[fit], None if y is None else y[fit])
-            if len(held):
-                self.detector_.calibrate(rows[held])
+            seen = self._encoder.has_seen(texts)
+            fit = fit_and_calibrate(
+                self.detector_,
+                rows,
+                y,
+                fpr=self._rate(),
+                holdout=self.holdout,
+                seen=np.ones(len(texts), dtype=bool) if seen is None else seen,
+                random_state=self.random_state,
+                noun="texts",
+            )
             self._remember(texts, fit)
             self._learn_classes(rows, y)
         return self
@@ -113,38 +126,15 @@ class TextDetector(BaseEstimator):
             made = make_detector(self.detector)
             if "random_state" in made.get_params():
                 made.set_params(random_state=self.random_state)
-        if self.contamination is not None:
-            made.set_params(contamination=self.contamination)
-        check_rate(made.contamination)
+        check_rate(self._rate(made))
         return made
 
-    def _split(self, n: int, y: Any) -> tuple[Any, Any]:
-        """Positions to fit on and to calibrate on."""
-        size = self.holdout
-        if size == "auto":
-            size = max(int(HOLDOUT * n), rows_needed(self.detector_.contamination))
-            size = min(HOLDOUT_MOST, size) if n >= HOLDOUT_FROM and size <= n // 4 else 0
-        if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 <= size < n:
-            raise InputError(
-                f"holdout={self.holdout!r} of {n} texts: expected 'auto', a share below 1 or a "
-                "number of texts smaller than all"
-            )
-        count = int(size if size >= 1 else round(size * n))
-        if count == 0:
-            return np.arange(n), np.arange(0)
-        many = None if y is None or np.unique(y, return_counts=True)[1].min() < 2 else y
-        if many is not None and count < len(np.unique(many)):
-            many = None
-        if many is not None and n - count < len(np.unique(many)):
-            many = None
-        if count >= n:
-            raise InputError(f"holdout={self.holdout!r} of {n} texts leaves none to fit on")
-        from sklearn.model_selection import train_test_split  # here, since it takes long to import
-
-        fit, held = train_test_split(
-            np.arange(n), test_size=count, random_state=self.random_state, stratify=many
-        )
-        return np.sort(fit), np.sort(held)
+    def _rate(self, detector: Detector | None = None) -> float:
+        """The false-alarm rate asked for."""
+        given = self.contamination
+        if given is None:
+            given = (detector or self.detector_).contamination
+        return USUAL_RATE if isinstance(given, str) else given
 
     def _remember(self, texts: list[str], fit: Any) -> None:
         """Keep the texts that explanations can point to, and no others.
@@ -164,18 +154,36 @@ class TextDetector(BaseEstimator):
             means = np.stack([unit[member == c].mean(axis=0) for c in range(len(self.labels_))])
             self.class_means_ = means.astype(np.float32)
 
-    def calibrate(self, texts: Any, *, fpr: float | None = None) -> Self:
-        """Set the threshold from in-scope texts that were not used in fit."""
+    def calibrate(
+        self, texts: Any, *, fpr: float | None = None, confidence: float | None = None
+    ) -> Self:
+        """Set the threshold from in-scope texts that were used neither in fit nor in fine-tuning.
+
+        The rate is promised on average over calibrations; with `confidence`, for this one.
+        """
         check_is_fitted(self, "detector_")
         texts = check_texts(texts)
         self._refuse_empty(texts)
-        self.detector_.calibrate(self.rows_of(texts), fpr=fpr)
+        seen = self._checked_encoder().has_seen(texts)
+        if seen is not None and seen.any():
+            raise InputError(
+                f"the encoder was trained on {int(seen.sum())} of these {len(texts)} texts (the "
+                f"first is texts[{int(seen.argmax())}]), which would promise too much; calibrate "
+                "on others"
+            )
+        self.detector_.calibrate(self.rows_of(texts), fpr=self._rate() if fpr is None else fpr, confidence=confidence)
         return self
 
-    def set_threshold(self, *, fpr: float | None = None, value: float | None = None) -> Self:
+    def set_threshold(
+        self,
+        *,
+        fpr: float | None = None,
+        value: float | None = None,
+        confidence: float | None = None,
+    ) -> Self:
         """Move the threshold after fit: to a false-alarm rate, or to a score."""
         check_is_fitted(self, "detector_")
-        self.detector_.set_threshold(fpr=fpr, value=value)
+        self.detector_.set_threshold(fpr=fpr, value=value, confidence=confidence)
         return self
 
     # ---- using
@@ -185,6 +193,20 @@ class TextDetector(BaseEstimator):
         """Score above which a text is out of scope."""
         check_is_fitted(self, "detector_")
         return self.detector_.threshold_
+
+    @property
+    def promise_(self) -> Promise | None:
+        """What the present threshold promises; None where it is an estimate."""
+        check_is_fitted(self, "detector_")
+        return self.detector_.promise_
+
+    def score_samples(self, texts: Any) -> FloatArray:
+        """scikit-learn's sign: higher = more normal."""
+        return -self.ood_score(texts)
+
+    def decision_function(self, texts: Any) -> FloatArray:
+        """scikit-learn's sign: below 0 = out of scope."""
+        return self.score_samples(texts) + self.threshold_
 
     def ood_score(self, texts: Any, *, advance: Advance = lambda done: None) -> FloatArray:
         """How strange each text is; higher = stranger."""

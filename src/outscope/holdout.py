@@ -1,0 +1,81 @@
+"""Fit on some rows, set the threshold by others: how a detector comes by its promise."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from outscope._types import BoolArray, IntArray, Matrix
+from outscope.detector import Detector
+from outscope.errors import InputError, NoPromiseWarning
+from outscope.threshold import HELD_MOST, holdout_size, rows_needed
+
+
+def fit_and_calibrate(
+    detector: Detector,
+    X: Matrix,
+    y: Any,
+    *,
+    fpr: float,
+    holdout: float | int | str = "auto",
+    seen: BoolArray | None = None,
+    random_state: int | None = 0,
+    noun: str = "rows",
+) -> IntArray:
+    """Fit, and promise a false-alarm rate where that can be had; return the rows learned from.
+
+    `holdout` rows (a share, a number, "auto", or 0 for none) set the threshold. Rows that an
+    encoder has `seen` in training look nearer than any new one will: they are only learned from.
+    Where rows are too few to hold some out, each is judged without itself if the detector can.
+    """
+    n, needed = len(X), rows_needed(fpr)
+    unseen = np.arange(n) if seen is None else np.flatnonzero(~seen)
+    size = _size(detector, holdout, n, len(unseen), fpr)
+    chosen = np.random.RandomState(random_state).permutation(len(unseen))[:size]
+    held = np.sort(unseen[chosen])  # whatever their class: only then is a new row like any of them
+    fit = np.setdiff1d(np.arange(n), held) if detector.learns else np.arange(n)
+    if not len(fit):
+        raise InputError(f"holdout={holdout!r} of {n} {noun} leaves none to fit on")
+    detector.fit(X[fit], None if y is None else y[fit])
+    if len(held) >= needed:
+        detector.calibrate(X[held], fpr=fpr)
+    elif len(unseen) == n >= needed and not len(held) and holdout != 0 and detector.left_one_out_:
+        detector.calibrate(fpr=fpr)
+    elif len(held):
+        detector.estimate(X[held], fpr=fpr)
+    else:
+        detector.set_threshold(fpr=fpr)
+    if detector.promise_ is None and (holdout != 0 or isinstance(holdout, str)):
+        warnings.warn(_why(n, len(unseen), fpr, noun), NoPromiseWarning, stacklevel=3)
+    return fit
+
+
+def _size(
+    detector: Detector, holdout: float | int | str, n: int, n_unseen: int, fpr: float
+) -> int:
+    """Rows to hold out, as meant by a number, a share or "auto"."""
+    if holdout == "auto":
+        usual = holdout_size(n, fpr)
+        if not detector.learns:
+            usual = HELD_MOST  # a formula needs no rows to learn from
+        elif n_unseen < n:
+            usual = max(usual, rows_needed(fpr))  # what was trained on is there to learn from
+        return min(usual, n_unseen)
+    if isinstance(holdout, (bool, str)) or not 0 <= holdout < n:
+        raise InputError(
+            f"holdout={holdout!r} of {n}: expected 'auto', a share below 1, or a number smaller "
+            "than all"
+        )
+    return int(holdout if holdout >= 1 else round(holdout * n))
+
+
+def _why(n: int, n_unseen: int, fpr: float, noun: str) -> str:
+    told = f"{n:,} {noun} are too few"
+    if n_unseen < n:
+        told = f"the encoder was trained on {n - n_unseen:,} of the {n:,} {noun}; too few are left"
+    return (
+        f"{told} to promise a false-alarm rate of {100 * fpr:g} %, so the threshold is an estimate; "
+        f"calibrate on at least {rows_needed(fpr)} in-scope {noun} that are not among these"
+    )
