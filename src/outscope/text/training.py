@@ -21,6 +21,7 @@ from outscope.errors import InputError
 from outscope.text.classifier import Classifier
 from outscope.text.losses import margin_contrastive
 from outscope.text.network import Network
+from outscope.text.seen import hashes, read_seen, set_aside
 
 logger = logging.getLogger("outscope")
 
@@ -82,12 +83,15 @@ def train(
     out: str | Path,
     *,
     plan: Plan,
+    holdout: int | float | str = "auto",
     validation: tuple[Sequence[str], Sequence[Any]] | None = None,
     device: str | None = None,
     watch: Callable[[Step], None] = lambda step: None,
 ) -> Classifier:
     """Fine-tune and write the result to the folder `out`.
 
+    `holdout` texts (a number, a share, "auto": what a promise of 5 % needs, none of few) are set
+    aside untrained, so that a threshold can be calibrated on them; the folder remembers the others.
     Stopped in the middle and called again with the same arguments it goes on after the last whole
     epoch, to the same result.
     """
@@ -105,11 +109,24 @@ def train(
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.exists() and any(out.iterdir()):
         raise InputError(f"{out} exists and is not empty; choose another folder or remove it")
+    seen = read_seen(Path(source))
+    aside = set_aside(texts, names, holdout, plan.seed, seen)
+    rows = np.flatnonzero(~aside).tolist()
+    texts = [texts[i] for i in rows]
     torch.manual_seed(plan.seed)
     network = Network(source, device=device, max_length=plan.max_length)
-    card = {**asdict(plan), "encoder": Path(source).name, "max_length": network.max_length}
-    classifier = Classifier(network, classes, card)
-    run = _Run(classifier, plan, texts, np.searchsorted(classes, names), out, str(source))
+    card = {
+        **asdict(plan),
+        "encoder": Path(source).name,
+        "max_length": network.max_length,
+        "trained_on": len(rows),
+        "set_aside": int(aside.sum()),
+    }
+    # Where an earlier training left no record, one of this training alone would mislead.
+    record = None if seen is None else np.union1d(seen, hashes(texts))
+    classifier = Classifier(network, classes, card, record)
+    target = np.searchsorted(classes, names)[rows]
+    run = _Run(classifier, plan, texts, target, out, str(source))
     for epoch in range(run.resume(), plan.epochs):
         run.epoch(epoch, watch)
         if validation is not None:
