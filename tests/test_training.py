@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -87,6 +89,95 @@ def test_a_seed_gives_the_same_network_whole_or_resumed(tiny, tmp_path, loss):
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
     train(tiny, TEXTS, LABELS, tmp_path / "c", plan=Plan(**{**vars(plan), "seed": 6}))
     assert np.abs(logits(tmp_path / "c") - logits(tmp_path / "a")).max() > 1e-3
+
+
+def test_a_damaged_checkpoint_is_said_and_done_without(tiny, tmp_path, caplog):
+    plan = Plan(epochs=3, batch_size=8, learning_rate=1e-3, max_length=16, seed=5)
+    train(tiny, TEXTS, LABELS, tmp_path / "a", plan=plan)
+
+    def stop(step):
+        if step.step == step.steps:
+            raise KeyboardInterrupt
+
+    def interrupted():
+        with pytest.raises(KeyboardInterrupt):
+            train(tiny, TEXTS, LABELS, tmp_path / "b", plan=plan, watch=stop)
+        (kept,) = tmp_path.glob(".b.checkpoint-*")
+        return kept
+
+    damages = (
+        ("checkpoint.safetensors", lambda content: content[: len(content) // 2]),
+        ("checkpoint.safetensors", lambda content: content[:-9] + b"!" + content[-8:]),
+        ("checkpoint.json", lambda content: content[:20]),
+    )
+    for name, damage in damages:
+        kept = interrupted()
+        (kept / name).write_bytes(damage((kept / name).read_bytes()))
+        caplog.clear()
+    train(tiny, TEXTS, LABELS, tmp_path / "b", plan=plan)
+    assert [f"{kept.name} is damaged" in r.getMessage() for r in caplog.records] == [True]
+    np.testing.assert_array_equal(logits(tmp_path / "b"), logits(tmp_path / "a"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_a_full_disk_is_one_line_and_costs_one_epoch(tiny, tmp_path):
+    """The disk is full from the second epoch on; then there is room again."""
+    plan = Plan(epochs=3, batch_size=8, learning_rate=1e-3, max_length=16, seed=5)
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(step):
+        if step.step == step.steps // 3 + 1:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+
+    try:
+        with pytest.raises(InputError, match=r"cannot write to .*too large.* make room and start"):
+            train(tiny, TEXTS, LABELS, tmp_path / "b", plan=plan, watch=fill)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [p.name[:14] for p in tmp_path.iterdir()] == [".b.checkpoint-"]
+    steps = []
+    train(tiny, TEXTS, LABELS, tmp_path / "b", plan=plan, watch=lambda s: steps.append(s.step))
+    assert min(steps) == max(steps) // 3 + 1, "the good checkpoint was lost"
+    train(tiny, TEXTS, LABELS, tmp_path / "a", plan=plan)
+    np.testing.assert_array_equal(logits(tmp_path / "b"), logits(tmp_path / "a"))
+
+
+@pytest.mark.parametrize(
+    ("umask", "folder", "file"), [(0o077, 0o700, 0o600), (0o022, 0o755, 0o644)]
+)
+def test_files_are_as_open_as_the_umask_says(tiny, tmp_path, umask, folder, file):
+    before, found = os.umask(umask), {}
+
+    def look(step):
+        for path in tmp_path.rglob("*"):
+            found[path] = path.stat().st_mode & 0o777
+
+    try:
+        two = Plan(**{**vars(QUICK), "epochs": 2})
+        train(tiny, TEXTS, LABELS, tmp_path / "a", plan=two, watch=look)
+        look(None)
+    finally:
+        os.umask(before)
+    modes = {path.name: mode for path, mode in found.items()}
+    assert modes["a"] == folder
+    for name in (
+        "checkpoint.safetensors",
+        "model.safetensors",
+        "head.safetensors",
+        "seen.safetensors",
+    ):
+        assert modes.pop(name) == file
+    assert set(modes.values()) == {folder, file}
+
+
+def test_what_killed_runs_left_is_removed_when_it_is_old(tiny, tmp_path):
+    for name, age in ((".writing-old", 7200), (".writing-young", 60)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part").write_bytes(b"half")
+        os.utime(tmp_path / name, (time.time() - age,) * 2)
+    train(tiny, TEXTS, LABELS, tmp_path / "a", plan=QUICK)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".writing-young", "a"]
 
 
 QUICK = Plan(epochs=1, batch_size=8, learning_rate=1e-3, max_length=16, seed=5)
@@ -271,6 +362,14 @@ def test_bad_labels_and_full_folders_are_refused(tiny, tmp_path):
     (tmp_path / "full" / "thing").touch()
     with pytest.raises(InputError, match="not empty"):
         train(tiny, TEXTS, LABELS, tmp_path / "full", plan=PLAN)
+    with pytest.raises(InputError, match=r"cannot write to .*choose another"):
+        train("no such encoder", TEXTS, LABELS, tmp_path / "file" / "a", plan=PLAN)
+    with pytest.raises(InputError, match="File name too long; choose another"):
+        train("no such encoder", TEXTS, LABELS, tmp_path / ("long" * 60), plan=PLAN)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    train(tiny, TEXTS, LABELS, tmp_path / "link", plan=QUICK)
+    assert logits(tmp_path / "link").shape == (60, 3)
 
 
 def test_a_damaged_classifier_is_refused(trained, tmp_path):

@@ -87,10 +87,11 @@ def finetune_arguments(finetune: argparse.ArgumentParser) -> None:
     finetune.add_argument("--device", help="cpu, cuda or mps (default: the best there is)")
 
 
-def _holdout(given: str) -> int | float | str:
-    if given == "auto":
-        return given
-    return float(given) if "." in given else int(given)
+def _holdout(given: str) -> float | str:
+    try:
+        return float(given)
+    except ValueError:
+        return given  # "auto", or refused by name
 
 
 def finetune(options: Any) -> None:
