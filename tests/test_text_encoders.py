@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tiny import labelled_texts, tiny_encoder
 
-from outscope import InputError, MissingExtraError, ModelFileError, make_encoder
+from outscope import InputError, MissingExtraError, ModelFileError, TextDetector, make_encoder
 from outscope.text import weights
 from outscope.text.cache import VectorCache
 from outscope.text.encoders import FunctionEncoder, TransformerEncoder, check_texts
@@ -82,6 +82,42 @@ def test_an_object_and_a_function_are_encoders_too(tiny):
         make_encoder(lambda texts: [1.0]).encode(["a", "b"])
     with pytest.raises(InputError, match="type int cannot encode"):
         make_encoder(5)
+
+
+def test_the_weights_of_an_object_are_hashed_once_until_they_change(tiny, monkeypatch):
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    from outscope.text import network
+
+    model = SentenceTransformer(str(tiny), device="cpu")
+    encoder, hashed = make_encoder(model), []
+    original = network.Network._hash
+    monkeypatch.setattr(
+        network.Network, "_hash", lambda *a: hashed.append(original(*a)) or hashed[-1]
+    )
+    first = encoder.fingerprint()
+    assert encoder.fingerprint() == first == make_encoder(model).fingerprint()
+    assert len(hashed) == 2
+    detector = TextDetector(encoder, "knn", cache=False).fit(TEXTS[:40])
+    detector.ood_score(TEXTS[:5])
+    detector.ood_score(TEXTS[:5])
+    assert len(hashed) == 2, "scoring hashed the weights again"
+    weights = model[0].auto_model.embeddings.word_embeddings.weight
+    with torch.no_grad():
+        weights[7, 3] += 1.0
+    assert encoder.fingerprint() != first
+    weights.data[0, 0] -= 1.0  # uncounted by torch
+    encoder.fingerprint()
+    assert len(set(hashed)) == 3
+    model[0].auto_model.embeddings.word_embeddings.weight = torch.nn.Parameter(weights.clone())
+    encoder.fingerprint()
+    assert len(hashed) == 5, "the weights lie elsewhere now"
+
+
+def test_only_fine_tuning_makes_texts_seen(tiny):
+    for encoder in (tiny, lambda texts: np.ones((len(texts), 2))):
+        assert make_encoder(encoder).has_seen(["a", "b"]).tolist() == [False, False]
 
 
 def test_a_static_model_is_an_encoder(tiny, tmp_path):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from outscope.cli import main
 from outscope.text.classifier import Classifier
 from outscope.text.encoders import TransformerEncoder
 from outscope.text.losses import margin_contrastive
+from outscope.text.seen import set_aside
 from outscope.text.smoothness import squared_norms
 from outscope.text.training import Plan, blocks_of, train
 
@@ -86,6 +89,167 @@ def test_a_seed_gives_the_same_network_whole_or_resumed(tiny, tmp_path, loss):
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
     train(tiny, TEXTS, LABELS, tmp_path / "c", plan=Plan(**{**vars(plan), "seed": 6}))
     assert np.abs(logits(tmp_path / "c") - logits(tmp_path / "a")).max() > 1e-3
+
+
+def test_a_damaged_checkpoint_is_said_and_done_without(tiny, tmp_path, caplog):
+    plan = Plan(epochs=3, batch_size=8, learning_rate=1e-3, max_length=16, seed=5)
+    train(tiny, TEXTS, LABELS, tmp_path / "a", plan=plan)
+
+    def stop(step):
+        if step.step == step.steps:
+            raise KeyboardInterrupt
+
+    def interrupted():
+        with pytest.raises(KeyboardInterrupt):
+            train(tiny, TEXTS, LABELS, tmp_path / "b", plan=plan, watch=stop)
+        (kept,) = tmp_path.glob(".b.checkpoint-*")
+        return kept
+
+    damages = (
+        ("checkpoint.safetensors", lambda content: content[: len(content) // 2]),
+        ("checkpoint.safetensors", lambda content: content[:-9] + b"!" + content[-8:]),
+        ("checkpoint.json", lambda content: content[:20]),
+    )
+    for name, damage in damages:
+        kept = interrupted()
+        (kept / name).write_bytes(damage((kept / name).read_bytes()))
+        caplog.clear()
+    train(tiny, TEXTS, LABELS, tmp_path / "b", plan=plan)
+    assert [f"{kept.name} is damaged" in r.getMessage() for r in caplog.records] == [True]
+    np.testing.assert_array_equal(logits(tmp_path / "b"), logits(tmp_path / "a"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_a_full_disk_is_one_line_and_costs_one_epoch(tiny, tmp_path):
+    """The disk is full from the second epoch on; then there is room again."""
+    plan = Plan(epochs=3, batch_size=8, learning_rate=1e-3, max_length=16, seed=5)
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(step):
+        if step.step == step.steps // 3 + 1:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+
+    try:
+        with pytest.raises(InputError, match=r"cannot write to .*too large.* make room and start"):
+            train(tiny, TEXTS, LABELS, tmp_path / "b", plan=plan, watch=fill)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [p.name[:14] for p in tmp_path.iterdir()] == [".b.checkpoint-"]
+    steps = []
+    train(tiny, TEXTS, LABELS, tmp_path / "b", plan=plan, watch=lambda s: steps.append(s.step))
+    assert min(steps) == max(steps) // 3 + 1, "the good checkpoint was lost"
+    train(tiny, TEXTS, LABELS, tmp_path / "a", plan=plan)
+    np.testing.assert_array_equal(logits(tmp_path / "b"), logits(tmp_path / "a"))
+
+
+@pytest.mark.parametrize(
+    ("umask", "folder", "file"), [(0o077, 0o700, 0o600), (0o022, 0o755, 0o644)]
+)
+def test_files_are_as_open_as_the_umask_says(tiny, tmp_path, umask, folder, file):
+    before, found = os.umask(umask), {}
+
+    def look(step):
+        for path in tmp_path.rglob("*"):
+            found[path] = path.stat().st_mode & 0o777
+
+    try:
+        two = Plan(**{**vars(QUICK), "epochs": 2})
+        train(tiny, TEXTS, LABELS, tmp_path / "a", plan=two, watch=look)
+        look(None)
+    finally:
+        os.umask(before)
+    modes = {path.name: mode for path, mode in found.items()}
+    assert modes["a"] == folder
+    for name in (
+        "checkpoint.safetensors",
+        "model.safetensors",
+        "head.safetensors",
+        "seen.safetensors",
+    ):
+        assert modes.pop(name) == file
+    assert set(modes.values()) == {folder, file}
+
+
+def test_what_killed_runs_left_is_removed_when_it_is_old(tiny, tmp_path):
+    for name, age in ((".writing-old", 7200), (".writing-young", 60)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part").write_bytes(b"half")
+        os.utime(tmp_path / name, (time.time() - age,) * 2)
+    train(tiny, TEXTS, LABELS, tmp_path / "a", plan=QUICK)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".writing-young", "a"]
+
+
+QUICK = Plan(epochs=1, batch_size=8, learning_rate=1e-3, max_length=16, seed=5)
+
+
+def distinct(n):
+    """Texts that are no copies of each other."""
+    texts, labels = labelled_texts(n)
+    return [f"{text} {i}" for i, text in enumerate(texts)], labels
+
+
+def test_an_encoder_knows_what_it_was_trained_on(tiny, tmp_path):
+    texts, labels = distinct(90)
+    card = train(tiny, texts, labels, tmp_path / "a", plan=QUICK, validation=(["hi"], ["pay"])).card
+    assert (card["trained_on"], card["set_aside"]) == (71, 19)
+    encoder = make_encoder(tmp_path / "a")
+    seen = encoder.has_seen(texts)
+    assert seen.sum() == 71
+    assert {label for label, told in zip(labels, seen, strict=True) if not told} == set(labels)
+    np.testing.assert_array_equal(encoder.has_seen([f"  {t.upper()}\n" for t in texts]), seen)
+    assert not encoder.has_seen(["something new", "hi", "\ud800"]).any()
+    again = Classifier.load(tmp_path / "a")
+    again.save(tmp_path / "copy")
+    np.testing.assert_array_equal(make_encoder(tmp_path / "copy").has_seen(texts), seen)
+
+    # Trained further: nothing is forgotten, and what was seen is not set aside.
+    more = [*texts, *(f"{text} more" for text in texts[:30])]
+    train(tmp_path / "a", more, labels + labels[:30], tmp_path / "b", plan=QUICK, holdout=25)
+    later = make_encoder(tmp_path / "b").has_seen(more)
+    assert later[:90][seen].all()
+    assert (~later).sum() == 25
+
+    # A folder of before: unknown, and so is what comes of it.
+    (tmp_path / "a" / "seen.safetensors").unlink()
+    assert make_encoder(tmp_path / "a").has_seen(texts) is None
+    train(tmp_path / "a", texts, labels, tmp_path / "c", plan=QUICK)
+    assert make_encoder(tmp_path / "c").has_seen(texts) is None
+    assert make_encoder(tmp_path / "c").features(texts, "logits").shape == (90, 3)
+    (tmp_path / "b" / "seen.safetensors").write_bytes(b"cut")
+    with pytest.raises(ModelFileError, match=r"seen\.safetensors cannot be read"):
+        make_encoder(tmp_path / "b").has_seen(texts)
+
+
+def test_a_saved_detector_brings_the_record_along(tiny, tmp_path):
+    texts, labels = distinct(60)
+    train(tiny, texts, labels, tmp_path / "a", plan=QUICK, holdout=0.5)
+    TextDetector(str(tmp_path / "a"), "knn").fit(texts).save(tmp_path / "model")
+    shutil.rmtree(tmp_path / "a")
+    found = outscope.load(tmp_path / "model")._checked_encoder().has_seen(texts)
+    assert (~found).sum() == 30
+
+
+def test_texts_are_set_aside_class_by_class_and_with_their_copies():
+    rng = np.random.default_rng(0)
+    labels = [*rng.choice(["a", "b", "c"], 600, p=[0.6, 0.3, 0.1]).tolist(), "alone"]
+    texts = [f"{label} {i}" for i, label in enumerate(labels)]
+    texts[:40] = [texts[i].upper() + " " for i in range(300, 340)]
+    labels[:40] = labels[300:340]
+    aside = set_aside(texts, labels, 0.2, 1, np.empty(0, np.uint64))
+    assert aside.sum() == 120
+    for name, count in zip(*np.unique(labels, return_counts=True), strict=True):
+        assert abs(sum(aside[i] for i in range(601) if labels[i] == name) - 0.2 * count) < 9
+    assert not aside[-1]
+    np.testing.assert_array_equal(aside[:40], aside[300:340])
+    np.testing.assert_array_equal(aside, set_aside(texts, labels, 0.2, 1, np.empty(0, np.uint64)))
+    assert (aside != set_aside(texts, labels, 0.2, 2, np.empty(0, np.uint64))).any()
+    assert not set_aside(texts[:20], labels[:20], "auto", 1, np.empty(0, np.uint64)).any()
+    most = set_aside(texts, labels, 600, 1, np.empty(0, np.uint64))
+    assert {label for label, out in zip(labels, most, strict=True) if not out} == set(labels)
+    for bad in (-1, 601, 1.5e9, True, "some", float("nan")):
+        with pytest.raises(InputError, match="holdout="):
+            set_aside(texts, labels, bad, 1, np.empty(0, np.uint64))
 
 
 def test_frozen_parts_stay_as_they_were(tiny, tmp_path):
@@ -198,6 +362,14 @@ def test_bad_labels_and_full_folders_are_refused(tiny, tmp_path):
     (tmp_path / "full" / "thing").touch()
     with pytest.raises(InputError, match="not empty"):
         train(tiny, TEXTS, LABELS, tmp_path / "full", plan=PLAN)
+    with pytest.raises(InputError, match=r"cannot write to .*choose another"):
+        train("no such encoder", TEXTS, LABELS, tmp_path / "file" / "a", plan=PLAN)
+    with pytest.raises(InputError, match="File name too long; choose another"):
+        train("no such encoder", TEXTS, LABELS, tmp_path / ("long" * 60), plan=PLAN)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    train(tiny, TEXTS, LABELS, tmp_path / "link", plan=QUICK)
+    assert logits(tmp_path / "link").shape == (60, 3)
 
 
 def test_a_damaged_classifier_is_refused(trained, tmp_path):
@@ -225,6 +397,7 @@ def test_finetune_embed_fit_and_score_by_command(tiny, tmp_path, capsys, monkeyp
     _, err = run("finetune", tmp_path / "train.csv", "--validation", tmp_path / "train.csv",
                  "--out", tmp_path / "encoder", *settings)  # fmt: skip
     assert err.count("validation accuracy") == 3
+    assert "set aside 19 of 60 texts for the threshold" in err
     run(
         "embed",
         tmp_path / "train.csv",
@@ -249,6 +422,9 @@ def test_finetune_embed_fit_and_score_by_command(tiny, tmp_path, capsys, monkeyp
     assert "threshold from training" not in err
     out, _ = run("explain", tmp_path / "model2", tmp_path / "far.txt")
     assert '"texts"' in out
+    _, err = run("finetune", tmp_path / "train.csv", "--out", tmp_path / "all", "--holdout", 0,
+                 "--epochs", 1, "--encoder", tiny)  # fmt: skip
+    assert "without --calibrate" in err
     assert main(["fit", str(tmp_path / "held.txt"), "--fpr", "0", "--out", "x"]) == 2
     assert "--fpr 0.0: expected" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "torch", None)

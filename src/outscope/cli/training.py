@@ -62,6 +62,13 @@ def finetune_arguments(finetune: argparse.ArgumentParser) -> None:
     finetune.add_argument("--out", required=True, metavar="FOLDER", help="where to save")
     column_arguments(finetune, labels=True)
     finetune.add_argument("--validation", metavar="FILE", help="labelled texts to look at by epoch")
+    finetune.add_argument(
+        "--holdout",
+        type=_holdout,
+        default="auto",
+        metavar="N",
+        help="texts set aside untrained, for the threshold: auto, a share or a number",
+    )
     finetune.add_argument("--encoder", metavar="NAME", help="model to start from")
     finetune.add_argument(
         "--loss", default="cross-entropy", help="cross-entropy (default) or margin-contrastive"
@@ -78,6 +85,13 @@ def finetune_arguments(finetune: argparse.ArgumentParser) -> None:
     ):
         finetune.add_argument(f"--{name}", type=kind, metavar="N", help=words)
     finetune.add_argument("--device", help="cpu, cuda or mps (default: the best there is)")
+
+
+def _holdout(given: str) -> float | str:
+    try:
+        return float(given)
+    except ValueError:
+        return given  # "auto", or refused by name
 
 
 def finetune(options: Any) -> None:
@@ -102,18 +116,38 @@ def finetune(options: Any) -> None:
     plan = Plan(**{name: value for name, value in given.items() if value is not None})
     start = time.perf_counter()
     with _training_bar() as watch:
-        train(
+        trained = train(
             source,
             found.texts,
             found.labels,
             options.out,
             plan=plan,
+            holdout=options.holdout,
             validation=None if held is None else (held.texts, held.labels or []),
             device=options.device,
             watch=watch,
         )
     seconds = time.perf_counter() - start
     say(f"saved {options.out}, trained in {seconds:.0f} s; use it as --encoder {options.out}")
+    say(_promise(trained.card["set_aside"], len(found.texts), trained.seen is not None))
+
+
+def _promise(set_aside: int, total: int, on_record: bool) -> str:
+    """What a threshold of a detector with the new encoder can rest on."""
+    if not on_record:
+        return (
+            "which texts the encoder was trained on before is not on record; with it, fit can "
+            "promise a false-alarm rate only with --calibrate FILE of texts that it never saw"
+        )
+    if set_aside:
+        return (
+            f"set aside {set_aside:,} of {total:,} texts for the threshold; fit on the same file "
+            "and they will be used"
+        )
+    return (
+        f"trained on all {total:,} texts; fit on the same file can promise no false-alarm rate "
+        "without --calibrate FILE of other texts"
+    )
 
 
 @contextmanager

@@ -122,6 +122,7 @@ class Store:
                 fitted.texts,
                 fitted.labels.tolist(),
                 folder,
+                holdout=0,
                 plan=Plan(**{k: v for k, v in told.items() if k in names}, seed=task.seed),
                 validation=([held.texts[i] for i in inside], held.labels[inside].tolist()),
                 watch=watch,

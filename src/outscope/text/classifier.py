@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 import safetensors.torch
 import torch
 
 from outscope._types import Matrix
 from outscope.errors import ModelFileError
 from outscope.text.network import Network, Tokens, masked_mean
+from outscope.text.seen import FILE as SEEN
+from outscope.text.seen import Hashes, read_seen
 
 HEAD, CARD = "head.safetensors", "classifier.json"
 FORMAT = "outscope-classifier"
@@ -22,10 +25,17 @@ FORMAT = "outscope-classifier"
 class Classifier:
     """Network and head: texts → logits over the classes it was trained on."""
 
-    def __init__(self, network: Network, classes: Sequence[str], card: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        network: Network,
+        classes: Sequence[str],
+        card: dict[str, Any],
+        seen: Hashes | None = None,
+    ) -> None:
         self.network = network
         self.classes = list(classes)
         self.card = card
+        self.seen = seen  # hashes of the texts it was trained on; None where that is unknown
         width = int(network.core.config.hidden_size)
         self.head = torch.nn.Linear(width, len(self.classes)).to(network.device)
         self.dropout = torch.nn.Dropout(0.1)
@@ -73,6 +83,8 @@ class Classifier:
         """Write a folder that loads as an encoder and as a classifier."""
         self.network.save(folder)
         safetensors.torch.save_file(dict(self.head.state_dict()), folder / HEAD)
+        if self.seen is not None:
+            safetensors.numpy.save_file({"hashes": self.seen}, folder / SEEN)
         card = {"format": FORMAT, "schema": 1, "classes": self.classes, **self.card}
         # Last, since it is what marks the folder as whole.
         (folder / CARD).write_text(json.dumps(card, indent=1, ensure_ascii=False), "utf-8")
@@ -86,9 +98,8 @@ class Classifier:
             if card.pop("format", None) != FORMAT or card.pop("schema", None) != 1:
                 raise ModelFileError(f"{folder / CARD} is of another kind or a newer version")
             classes = card.pop("classes")
-            classifier = cls(
-                Network(folder, device=device, max_length=card["max_length"]), classes, card
-            )
+            network = Network(folder, device=device, max_length=card["max_length"])
+            classifier = cls(network, classes, card, read_seen(folder))
             classifier.head.load_state_dict(safetensors.torch.load_file(folder / HEAD))
         except (OSError, ValueError, KeyError, RuntimeError, safetensors.SafetensorError) as error:
             if isinstance(error, ModelFileError):
@@ -98,10 +109,6 @@ class Classifier:
             ) from error
         classifier.eval()
         return classifier
-
-    def fingerprint(self) -> str:
-        """The encoder's, since the head decides no vector."""
-        return self.network.fingerprint()
 
     def accuracy(self, texts: Sequence[str], labels: Sequence[str], *, batch_size: int) -> float:
         """Share of texts put into their class."""

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from outscope._types import Matrix
+from outscope._types import BoolArray, Matrix
 from outscope.errors import InputError, require
 from outscope.text.cache import VectorCache
+from outscope.text.seen import hashes, read_seen
 from outscope.text.weights import DEFAULT, find_encoder, folder_fingerprint
 
 logger = logging.getLogger("outscope")
@@ -50,6 +51,14 @@ class Encoder(ABC):
     def settings(self) -> dict[str, Any]:
         """What makes the same encoder again from its name or folder."""
         return {}
+
+    def has_seen(self, texts: Sequence[str]) -> BoolArray | None:
+        """Whether each text was fine-tuned on by `outscope finetune`; None where it is unknown.
+
+        A threshold from texts that the encoder has seen promises nothing about new ones.
+        """
+        seen = read_seen(self.folder)
+        return None if seen is None else np.isin(hashes(texts), seen)
 
     def space(self, kind: str) -> str:
         """Name of the space that rows of this kind lie in."""
@@ -141,8 +150,7 @@ class TransformerEncoder(Encoder):
 
     def fingerprint(self) -> str:
         """Hash of the model's files and of the settings that decide a row."""
-        own = self._network().fingerprint() if self.folder is None else None
-        base = own or folder_fingerprint(self.folder or Path())
+        base = folder_fingerprint(self.folder) if self.folder else self._network().fingerprint()
         told = f"{base}:{self.layer}:{self.max_length}:{self.pairs}:{self.seed}"
         return hashlib.sha256(told.encode()).hexdigest()
 

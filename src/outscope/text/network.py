@@ -63,6 +63,7 @@ class Network:
         self.model.eval()
         self.tokenizer: Any = self.model.tokenizer
         self._told = False
+        self._hashed: tuple[Any, str] | None = None
         longest = self.model.max_seq_length or 512
         self.max_length = min(longest, max_length) if max_length else longest
 
@@ -162,17 +163,33 @@ class Network:
         return np.empty((0, self.dimension), np.float32) if out is None else out
 
     def fingerprint(self) -> str:
-        """Hash of everything that decides a vector: weights, vocabulary, pooling, length."""
+        """Hash of everything that decides a vector: weights, vocabulary, pooling, length.
+
+        Hashed once, and again when a weight was replaced or changed in place.
+        """
+        weights = sorted(self.model.state_dict().items())
+        # The first number tells of changes through `.data`, which torch does not count.
+        marks = [
+            (t.data_ptr(), t.is_inference() or t._version, t.flatten()[:1].tolist())
+            for _, t in weights
+        ]
+        modules = [type(module).__name__ for module in self.model]
+        pooling = [str(getattr(module, "pooling_mode", "")) for module in self.model]
+        told = repr((modules, pooling, self.max_length))
+        state = (marks, len(self.tokenizer), told)
+        if self._hashed is None or self._hashed[0] != state:
+            self._hashed = state, self._hash(weights, told)
+        return self._hashed[1]
+
+    def _hash(self, weights: list[tuple[str, torch.Tensor]], told: str) -> str:
         digest = hashlib.sha256()
-        for name, tensor in sorted(self.model.state_dict().items()):
+        for name, tensor in weights:
             digest.update(name.encode())
             array = tensor.detach().cpu().contiguous()
             digest.update(array.view(torch.uint8).numpy().tobytes())
         for token, index in sorted(self.tokenizer.get_vocab().items()):
             digest.update(f"{token}\0{index}\0".encode())
-        modules = [type(module).__name__ for module in self.model]
-        pooling = [str(getattr(module, "pooling_mode", "")) for module in self.model]
-        digest.update(repr((modules, pooling, self.max_length)).encode())
+        digest.update(told.encode())
         return digest.hexdigest()
 
     def save(self, folder: str | os.PathLike[str]) -> None:

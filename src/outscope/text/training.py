@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import shutil
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors
 import safetensors.torch
 import torch
 
@@ -21,6 +23,7 @@ from outscope.errors import InputError
 from outscope.text.classifier import Classifier
 from outscope.text.losses import margin_contrastive
 from outscope.text.network import Network
+from outscope.text.seen import hashes, read_seen, set_aside
 
 logger = logging.getLogger("outscope")
 
@@ -29,6 +32,8 @@ CHECKPOINT, STATE = "checkpoint.safetensors", "checkpoint.json"
 BATCHES_A_GROUP = 50
 # Rows of a class that a contrastive batch holds together; a row alone has nothing to be near to.
 ROWS_A_CLASS = 4
+# What a run that was killed left behind is removed by a later one, once it is this old.
+ABANDONED_SECONDS = 3600
 
 
 @dataclass(frozen=True)
@@ -82,12 +87,15 @@ def train(
     out: str | Path,
     *,
     plan: Plan,
+    holdout: int | float | str = "auto",
     validation: tuple[Sequence[str], Sequence[Any]] | None = None,
     device: str | None = None,
     watch: Callable[[Step], None] = lambda step: None,
 ) -> Classifier:
     """Fine-tune and write the result to the folder `out`.
 
+    `holdout` texts (a number, a share, "auto": what a promise of 5 % needs, none of few) are set
+    aside untrained, so that a threshold can be calibrated on them; the folder remembers the others.
     Stopped in the middle and called again with the same arguments it goes on after the last whole
     epoch, to the same result.
     """
@@ -99,17 +107,26 @@ def train(
     if len(classes) < 2:
         raise InputError(f"labels name {len(classes)} class: expected at least 2 to tell apart")
     _check_texts(texts, validation, classes)
-    out = Path(out)
-    if out.is_file():
-        raise InputError(f"{out} is a file; give the name of a folder to write")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    if out.exists() and any(out.iterdir()):
-        raise InputError(f"{out} exists and is not empty; choose another folder or remove it")
+    out = Path(out).expanduser().resolve()
+    _check_target(out)
+    seen = read_seen(Path(source))
+    aside = set_aside(texts, names, holdout, plan.seed, seen)
+    rows = np.flatnonzero(~aside).tolist()
+    texts = [texts[i] for i in rows]
     torch.manual_seed(plan.seed)
     network = Network(source, device=device, max_length=plan.max_length)
-    card = {**asdict(plan), "encoder": Path(source).name, "max_length": network.max_length}
-    classifier = Classifier(network, classes, card)
-    run = _Run(classifier, plan, texts, np.searchsorted(classes, names), out, str(source))
+    card = {
+        **asdict(plan),
+        "encoder": Path(source).name,
+        "max_length": network.max_length,
+        "trained_on": len(rows),
+        "set_aside": int(aside.sum()),
+    }
+    # Where an earlier training left no record, one of this training alone would mislead.
+    record = None if seen is None else np.union1d(seen, hashes(texts))
+    classifier = Classifier(network, classes, card, record)
+    target = np.searchsorted(classes, names)[rows]
+    run = _Run(classifier, plan, texts, target, out, str(source))
     for epoch in range(run.resume(), plan.epochs):
         run.epoch(epoch, watch)
         if validation is not None:
@@ -123,7 +140,9 @@ def train(
             watch(run.standing(accuracy=right))
         if epoch + 1 < plan.epochs:
             run.checkpoint(epoch + 1)
-    _publish(classifier, out)
+    classifier.eval()
+    with _whole_folder(out) as folder:
+        classifier.save(folder)
     run.forget()
     return classifier
 
@@ -142,19 +161,49 @@ def _check_texts(texts: Sequence[str], validation: Any, classes: list[str]) -> N
             )
 
 
-def _publish(classifier: Classifier, out: Path) -> None:
-    """Write beside the goal, then move: the folder is whole or not there."""
-    aside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+def _check_target(out: Path) -> None:
+    """Refuse what cannot be written to before any work is done."""
+    if out.is_file():
+        raise InputError(f"{out} is a file; give the name of a folder to write")
     try:
-        classifier.eval()
-        classifier.save(aside)
-        aside.chmod(0o755)
-        if out.exists():
-            out.rmdir()
-        aside.rename(out)
-    except BaseException:
+        if out.exists() and (out.is_mount() or any(out.iterdir())):
+            raise InputError(
+                f"{out} exists and is not empty or not to be replaced; choose another folder"
+            )
+        out.parent.mkdir(parents=True, exist_ok=True)
+        # Permissions alone do not tell of read-only disks and long names.
+        probe = out.with_name(f".{out.name}.checkpoint-{uuid.uuid4().hex}")
+        probe.mkdir()
+        probe.rmdir()
+    except OSError as error:
+        raise InputError(
+            f"cannot write to {out}: {error.strerror or error}; choose another folder"
+        ) from error
+
+
+@contextlib.contextmanager
+def _whole_folder(path: Path) -> Iterator[Path]:
+    """Write beside the goal, then move: the folder is whole or not there."""
+    aside = path.parent / f".writing-{uuid.uuid4().hex}"
+    try:
+        for old in path.parent.glob(".writing-*"):
+            if time.time() - old.stat().st_mtime > ABANDONED_SECONDS:
+                shutil.rmtree(old, ignore_errors=True)
+        aside.mkdir()
+        yield aside
+        mode = aside.stat().st_mode & 0o777  # what the umask allows; some writers allow less
+        for part in aside.rglob("*"):
+            part.chmod(mode if part.is_dir() else mode & 0o666)
+        if path.is_dir():
+            path.rmdir()
+        aside.rename(path)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise InputError(
+            f"cannot write to {path}: {error}; make room and start again with the same arguments: "
+            "training goes on after its last whole epoch"
+        ) from error
+    finally:
         shutil.rmtree(aside, ignore_errors=True)
-        raise
 
 
 class _Run:
@@ -251,26 +300,30 @@ class _Run:
         tensors["random"] = torch.get_rng_state()
         state = {"identity": self.identity, "epoch": epoch, "step": self.step, "loss": self.loss}
         older = self._checkpoints()
-        aside = Path(tempfile.mkdtemp(prefix=f"{self.prefix}writing-", dir=self.folder))
-        safetensors.torch.save_file(tensors, aside / CHECKPOINT)
-        (aside / STATE).write_text(json.dumps(state), "utf-8")
-        aside.rename(self.folder / f"{self.prefix}{epoch}")
+        with _whole_folder(self.folder / f"{self.prefix}{uuid.uuid4().hex}") as folder:
+            safetensors.torch.save_file(tensors, folder / CHECKPOINT)
+            state["sha256"] = _digest(folder / CHECKPOINT)
+            (folder / STATE).write_text(json.dumps(state), "utf-8")
         # Only now: killed at any moment, the last whole one is there.
         _remove(older)
 
     def resume(self) -> int:
         """Load the last checkpoint of this very run, if there is one; return the epoch to do."""
-        best: tuple[int, Path, dict[str, Any]] | None = None
+        whole: list[tuple[int, Path, dict[str, Any]]] = []
         for folder in self._checkpoints():
             try:
-                found = json.loads((folder / STATE).read_text("utf-8"))
-                if found["identity"] == self.identity and (not best or found["epoch"] > best[0]):
-                    best = found["epoch"], folder, found
-            except (OSError, ValueError, KeyError):
-                continue
-        if best is None:
+                state = json.loads((folder / STATE).read_text("utf-8"))
+                if state["identity"] == self.identity:
+                    if state["sha256"] != _digest(folder / CHECKPOINT):
+                        raise ValueError("not what was written")
+                    whole.append((state["epoch"], folder, state))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                logger.warning(
+                    "the checkpoint %s is damaged (%s); doing without it", folder.name, error
+                )
+        if not whole:
             return 0
-        _, folder, state = best
+        _, folder, state = max(whole, key=lambda one: one[0])
         tensors = safetensors.torch.load_file(folder / CHECKPOINT)
         with torch.no_grad():
             for name, parameter in self.classifier.parameters().items():
@@ -293,6 +346,11 @@ class _Run:
 
     def _checkpoints(self) -> list[Path]:
         return [path for path in self.folder.iterdir() if path.name.startswith(self.prefix)]
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _remove(folders: list[Path]) -> None:

@@ -1,0 +1,89 @@
+"""Which texts an encoder was trained on, as hashes; which texts to keep out of a training."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import safetensors
+import safetensors.numpy
+
+from outscope._types import BoolArray
+from outscope.errors import InputError, ModelFileError
+from outscope.threshold import holdout_size
+
+FILE = "seen.safetensors"
+FPR = 0.05  # the false-alarm rate that "auto" keeps enough texts for
+
+Hashes = npt.NDArray[np.uint64]
+
+
+def hashes(texts: Sequence[str]) -> Hashes:
+    """A hash of each text; the same whatever its case and white space."""
+    plain = (" ".join(text.casefold().split()).encode("utf-8", "surrogatepass") for text in texts)
+    told = b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in plain)
+    return np.frombuffer(told, "<u8").astype(np.uint64)
+
+
+def read_seen(folder: Path | None) -> Hashes | None:
+    """Hashes of the texts that an encoder was fine-tuned on; None where there is no record."""
+    if folder is None or not (folder / "classifier.json").is_file():
+        return np.empty(0, np.uint64)  # nothing was fine-tuned here
+    if not (folder / FILE).is_file():
+        return None  # written before there was a record
+    try:
+        found: Hashes = safetensors.numpy.load_file(folder / FILE)["hashes"]
+    except (OSError, KeyError, safetensors.SafetensorError) as error:
+        raise ModelFileError(
+            f"{folder / FILE} cannot be read ({error}); fine-tune again"
+        ) from error
+    return found
+
+
+def set_aside(
+    texts: Sequence[str],
+    labels: Sequence[str],
+    size: int | float | str,
+    seed: int,
+    seen: Hashes | None,
+) -> BoolArray:
+    """True for texts to keep out of training: drawn class by class, never the last of a class.
+
+    Copies of a text stay together, and texts that the encoder has seen before are no use.
+    """
+    n = len(texts)
+    wanted = size
+    if size == "auto":
+        wanted = 0 if seen is None else holdout_size(n, FPR)
+    if isinstance(wanted, bool) or not isinstance(wanted, (int, float)) or not 0 <= wanted < n:
+        raise InputError(
+            f"holdout={size!r} of {n} texts: expected 'auto', a share below 1 or a number of texts "
+            "smaller than all"
+        )
+    count = int(wanted if wanted >= 1 else round(wanted * n))
+    rng = np.random.default_rng([seed, n])
+    named = np.asarray(labels)
+    # Every class spreads its texts, in random order, evenly from 0 to 1; the lowest are taken.
+    place = np.empty(n)
+    for label in np.unique(named):
+        mine = rng.permutation(np.flatnonzero(named == label))
+        place[mine] = (np.arange(len(mine)) + rng.random()) / len(mine)
+    keys = hashes(texts)
+    known = np.isin(keys, [] if seen is None else seen)
+    copies: dict[int, list[int]] = {}
+    for i, key in enumerate(keys.tolist()):
+        copies.setdefault(key, []).append(i)
+    left, chosen = Counter(labels), np.zeros(n, dtype=np.bool_)
+    for first in np.argsort(place, kind="stable"):
+        rows = copies.pop(int(keys[first]), [])
+        taken = Counter(labels[i] for i in rows)
+        fits = len(rows) <= count and all(left[label] > k for label, k in taken.items())
+        if fits and not known[first]:
+            chosen[rows] = True
+            count -= len(rows)
+            left -= taken
+    return chosen
