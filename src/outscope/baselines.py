@@ -175,7 +175,9 @@ class MahalanobisDetector(Detector):
 
     _rules = {"shrinkage": one_of("auto") | between(-1e-12, 1)}
 
-    def __init__(self, *, shrinkage: float | str = "auto", contamination: float | str = "auto") -> None:
+    def __init__(
+        self, *, shrinkage: float | str = "auto", contamination: float | str = "auto"
+    ) -> None:
         self.shrinkage = shrinkage
         self.contamination = contamination
 

@@ -52,9 +52,7 @@ def fit_and_calibrate(
     return fit
 
 
-def _size(
-    detector: Detector, holdout: float | int | str, n: int, n_unseen: int, fpr: float
-) -> int:
+def _size(detector: Detector, holdout: float | int | str, n: int, n_unseen: int, fpr: float) -> int:
     """Rows to hold out, as meant by a number, a share or "auto"."""
     if holdout == "auto":
         usual = holdout_size(n, fpr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from outscope.text.cache import VectorCache
 from outscope.text.encoders import Advance, Encoder, TransformerEncoder, check_texts, make_encoder
 from outscope.text.weights import DEFAULT, deciding_files
 from outscope.threshold import ConformalThreshold, Promise, check_rate
+
+logger = logging.getLogger("outscope")
 
 NEAREST = 3
 OUT_OF_SCOPE = "out of scope"
@@ -166,12 +169,17 @@ class TextDetector(OutlierMixin, BaseEstimator):
         self._refuse_empty(texts)
         seen = self._checked_encoder().has_seen(texts)
         if seen is not None and seen.any():
-            raise InputError(
-                f"the encoder was trained on {int(seen.sum())} of these {len(texts)} texts (the "
-                f"first is texts[{int(seen.argmax())}]), which would promise too much; calibrate "
-                "on others"
+            if seen.all():
+                raise InputError(
+                    f"the encoder was trained on all of these {len(texts)} texts, and they look "
+                    "nearer to it than any new one will; calibrate on others"
+                )
+            logger.warning(
+                "left out %d of %d texts, on which the encoder was trained", seen.sum(), len(texts)
             )
-        self.detector_.calibrate(self.rows_of(texts), fpr=self._rate() if fpr is None else fpr, confidence=confidence)
+            texts = [text for text, known in zip(texts, seen, strict=True) if not known]
+        rate = self._rate() if fpr is None else fpr
+        self.detector_.calibrate(self.rows_of(texts), fpr=rate, confidence=confidence)
         return self
 
     def set_threshold(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,45 +44,33 @@ def read_seen(folder: Path | None) -> Hashes | None:
 
 
 def set_aside(
-    texts: Sequence[str],
-    labels: Sequence[str],
-    size: int | float | str,
-    seed: int,
-    seen: Hashes | None,
+    texts: Sequence[str], size: int | float | str, seed: int, seen: Hashes | None
 ) -> BoolArray:
-    """True for texts to keep out of training: drawn class by class, never the last of a class.
+    """True for texts to keep out of training, drawn whatever their class.
 
-    Copies of a text stay together, and texts that the encoder has seen before are no use.
+    Drawing by class would leave the rare ones out, and new texts of those would be false alarms
+    more often than promised. Copies of a text stay together; those seen before are no use.
     """
     n = len(texts)
     wanted = size
     if size == "auto":
-        wanted = 0 if seen is None else holdout_size(n, FPR)
+        # Of texts too few for a promise, some serve to estimate the threshold.
+        wanted = 0 if seen is None else holdout_size(n, FPR) or n // 3
     if isinstance(wanted, bool) or not isinstance(wanted, (int, float)) or not 0 <= wanted < n:
         raise InputError(
             f"holdout={size!r} of {n} texts: expected 'auto', a share below 1 or a number of texts "
             "smaller than all"
         )
     count = int(wanted if wanted >= 1 else round(wanted * n))
-    rng = np.random.default_rng([seed, n])
-    named = np.asarray(labels)
-    # Every class spreads its texts, in random order, evenly from 0 to 1; the lowest are taken.
-    place = np.empty(n)
-    for label in np.unique(named):
-        mine = rng.permutation(np.flatnonzero(named == label))
-        place[mine] = (np.arange(len(mine)) + rng.random()) / len(mine)
     keys = hashes(texts)
-    known = np.isin(keys, [] if seen is None else seen)
+    known = set(() if seen is None else seen.tolist())
     copies: dict[int, list[int]] = {}
     for i, key in enumerate(keys.tolist()):
         copies.setdefault(key, []).append(i)
-    left, chosen = Counter(labels), np.zeros(n, dtype=np.bool_)
-    for first in np.argsort(place, kind="stable"):
+    chosen = np.zeros(n, dtype=np.bool_)
+    for first in np.random.default_rng([seed, n]).permutation(n):
         rows = copies.pop(int(keys[first]), [])
-        taken = Counter(labels[i] for i in rows)
-        fits = len(rows) <= count and all(left[label] > k for label, k in taken.items())
-        if fits and not known[first]:
+        if len(rows) <= count and int(keys[first]) not in known:
             chosen[rows] = True
             count -= len(rows)
-            left -= taken
     return chosen

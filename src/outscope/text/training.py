@@ -110,7 +110,7 @@ def train(
     out = Path(out).expanduser().resolve()
     _check_target(out)
     seen = read_seen(Path(source))
-    aside = set_aside(texts, names, holdout, plan.seed, seen)
+    aside = set_aside(texts, holdout, plan.seed, seen)
     rows = np.flatnonzero(~aside).tolist()
     texts = [texts[i] for i in rows]
     torch.manual_seed(plan.seed)
