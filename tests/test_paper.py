@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -12,11 +13,11 @@ from tiny import WORDS, tiny_encoder
 
 from outscope import InputError
 from outscope.cli import main
-from outscope.paper.claims import best_gap, claims
+from outscope.paper.claims import Claim, _verdict_on, best_gap, claims
 from outscope.paper.features import Store, training_told
 from outscope.paper.published import chosen, printed, published
 from outscope.paper.records import Records
-from outscope.paper.rendering import markdown, page
+from outscope.paper.rendering import Report, markdown, page
 from outscope.paper.report import PICTURED, build_report, task_to_picture
 from outscope.paper.runner import Choice, Job, plan, run
 from outscope.paper.settings import CLASS_ATOMS, NNK, Variant, grid, make, variants
@@ -217,6 +218,32 @@ def test_the_report_has_every_table_and_needs_no_network(finished):
     assert max(values).best
     assert sum(cell.best for cell in values) >= 1
     assert all(cell.draws == 2 for cell in values)
+
+
+def test_the_page_can_be_read_on_a_phone(finished):
+    """Tables scroll and say so, verdicts wrap, no tool bar lies over a title."""
+    built = build_report(finished[0].all)
+    html = page(built)
+    assert "<meta name='viewport' content='width=device-width,initial-scale=1'>" in html
+    assert html.count("<table") == len(re.findall(r"<div class=wide><table", html)) > 4
+    style = html.split("<style>")[1].split("</style>")[0]
+    assert re.search(r"\.wide\{[^}]*overflow-x:auto", style)
+    assert re.search(r'\.cut::before\{content:"scroll sideways', style)
+    assert 'classList.toggle("cut",cut)' in html
+    assert re.search(r"td\.words[^{]*\{[^}]*white-space:normal", style)
+    verdicts = re.findall(r"<td class='([^']+)'><b>(?:holds|nearly|does)", html)
+    assert verdicts
+    assert all("words" in classes.split() for classes in verdicts)
+    assert html.count('"displayModeBar": false') == len(built.figures) > 0
+    assert "<h2>AUROC by method and representation, tiny</h2>" in html
+
+
+def test_a_near_miss_is_no_refutation():
+    assert _verdict_on(0.856, 0.86) == "holds here"
+    assert _verdict_on(44 / 52, 0.86) == "nearly holds: 85% against 86%"
+    assert _verdict_on(0.83, 0.86) == "does not hold here"
+    built = Report("t", [], [Claim("c", _verdict_on(0.85, 0.86), "n")], [], [], [])
+    assert "<td class='words part'><b>nearly holds: 85% against 86%</b>" in page(built)
 
 
 def test_claims_follow_from_the_numbers():

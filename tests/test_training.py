@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
 from tiny import labelled_texts, tiny_encoder
 
 import outscope
@@ -199,6 +200,8 @@ def test_an_encoder_knows_what_it_was_trained_on(tiny, tmp_path):
     assert {label for label, told in zip(labels, seen, strict=True) if not told} == set(labels)
     np.testing.assert_array_equal(encoder.has_seen([f"  {t.upper()}\n" for t in texts]), seen)
     assert not encoder.has_seen(["something new", "hi", "\ud800"]).any()
+    loaded = SentenceTransformer(str(tmp_path / "a"), device="cpu")
+    np.testing.assert_array_equal(make_encoder(loaded).has_seen(texts), seen)
     again = Classifier.load(tmp_path / "a")
     again.save(tmp_path / "copy")
     np.testing.assert_array_equal(make_encoder(tmp_path / "copy").has_seen(texts), seen)

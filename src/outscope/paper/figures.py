@@ -13,7 +13,13 @@ from outscope.paper.settings import NNK, OURS, PAPER
 from outscope.paper.tables import AWARE, BLIND, NAMES, REPRESENTED, Setting, latest, means
 
 COLOURS = ("#4c6ef5", "#f76707", "#2b8a3e", "#ae3ec9", "#1098ad", "#e03131", "#868e96", "#f59f00")
-LAYOUT = {"template": "plotly_white", "height": 460, "margin": {"l": 60, "r": 20, "t": 50, "b": 60}}
+# Titles go to `meta`: the page prints them above, where words wrap; names stand below.
+LAYOUT = {
+    "template": "plotly_white",
+    "height": 500,
+    "margin": {"l": 60, "r": 20, "t": 40, "b": 20},
+    "legend": {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom"},
+}
 
 
 def _plotly() -> Any:
@@ -53,9 +59,9 @@ def by_representation(records: list[Record], encoder: str) -> Any | None:
     values = [value[0] for found in tables.values() for value in found.values()]
     figure.update_layout(
         **LAYOUT,
-        title=f"AUROC by method and representation, {encoder}",
+        meta=f"AUROC by method and representation, {encoder}",
         yaxis={"title": "AUROC", "range": [max(0.0, min(values) - 3), 100]},
-        updatemenus=[{"buttons": buttons, "x": 0.62, "xanchor": "left", "y": 1.16}],
+        updatemenus=[{"buttons": buttons, "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom"}],
     )
     return figure
 
@@ -82,8 +88,8 @@ def size_and_auroc(records: list[Record]) -> Any | None:
             marker={"color": COLOURS[i % len(COLOURS)], "symbol": i % 20, "size": 8},
         )  # fmt: skip
     figure.update_layout(
-        **LAYOUT,
-        title="What is stored, and AUROC (click names to hide them)",
+        **{**LAYOUT, "height": 680},
+        meta="What is stored, and AUROC (click names to hide them)",
         xaxis={"title": "MB stored", "type": "log"},
         yaxis={"title": "AUROC"},
     )
@@ -122,7 +128,7 @@ def ablation(records: list[Record]) -> Any | None:
         )  # fmt: skip
     figure.update_layout(
         **LAYOUT,
-        title=f"EC-NNK-Means on 20 Newsgroups 25 %, {record['representation']}: "
+        meta=f"EC-NNK-Means on 20 Newsgroups 25 %, {record['representation']}: "
         "AUROC on validation texts, numbers are atoms left",
         xaxis={"title": "λ"},
         yaxis={"title": "AUROC"},
@@ -161,6 +167,6 @@ def picture(
         marker={"size": 4, "symbol": "x", "color": "black"},
     )  # fmt: skip
     figure.update_layout(
-        **{**LAYOUT, "height": 640}, title=f"Validation texts and atoms, {setting} (UMAP)"
+        **{**LAYOUT, "height": 640}, meta=f"Validation texts and atoms, {setting} (UMAP)"
     )
     return figure

@@ -10,14 +10,28 @@ from outscope.paper.tables import Cell, Table
 
 STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;color:#212529}
-body{max-width:1200px;margin:2rem auto;padding:0 1rem}
-table{border-collapse:collapse;font-size:13px;margin:.6rem 0 1.6rem;display:block;overflow-x:auto}
+body{max-width:1200px;margin:2rem auto;padding:0 1rem;overflow-wrap:break-word}
+.wide{overflow-x:auto;margin:.6rem 0 1.6rem}
+.cut::before{content:"scroll sideways for all columns →";position:sticky;left:0}
+.cut::before{font-size:13px;color:#1864ab}
+table{border-collapse:collapse;font-size:13px}
 th,td{padding:.28rem .6rem;border-bottom:1px solid #e9ecef;text-align:right;white-space:nowrap}
 th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:#fff}
 tr.group td{font-weight:600;background:#f8f9fa;text-align:left}small{color:#868e96}
-td.words,th.words{text-align:left;white-space:normal;min-width:18rem}tr:hover td{background:#f1f3f5}
-.good{color:#2b8a3e}.part{color:#e67700}.bad{color:#c92a2a}h2{margin-top:2.4rem}
+td.words,th.words{text-align:left;white-space:normal}tr:hover td{background:#f1f3f5}
+.good{color:#2b8a3e}.part{color:#a85800}.bad{color:#c92a2a}h2{margin-top:2.4rem}
+@media(max-width:700px){.claims th{display:none}.claims td{display:block;border:0;padding:.1rem 0}
+.claims tr{display:block;padding:.6rem 0;border-bottom:1px solid #ced4da}
+td:first-child{white-space:normal;min-width:6.5rem}h1{font-size:1.5rem}h2{font-size:1.2rem}}
 """
+# Says so above a table that is wider than the page; it can be reached by keyboard, too.
+SCRIPT = """
+const look=()=>document.querySelectorAll(".wide").forEach(e=>{
+const cut=e.scrollWidth>e.clientWidth;e.classList.toggle("cut",cut);if(cut)e.tabIndex=0});
+addEventListener("load",look);addEventListener("resize",look);
+"""
+# No tool bar, which lies over titles; as wide as the page.
+PLOTLY = {"displayModeBar": False, "responsive": True}
 
 
 class Report(NamedTuple):
@@ -83,14 +97,14 @@ def page(report: Report) -> str:
     escape = html.escape
     out = [
         "<!doctype html><html lang='en'><meta charset='utf-8'>",
-        "<meta name='viewport' content='width=device-width'>",
-        f"<title>{escape(report.title)}</title><style>{STYLE}</style>",
+        "<meta name='viewport' content='width=device-width,initial-scale=1'>",
+        f"<title>{escape(report.title)}</title><style>{STYLE}</style><script>{SCRIPT}</script>",
         f"<h1>{escape(report.title)}</h1>",
         *(f"<p>{escape(line)}</p>" for line in report.intro if line),
     ]
     if report.claims:
-        out.append("<h2>The claims</h2><table><tr><th>claim<th class=words>here")
-        out.append("<th class=words>numbers</tr>")
+        out.append("<h2>The claims</h2><div class=wide><table class=claims>")
+        out.append("<tr><th class=words>claim<th class=words>here<th class=words>numbers</tr>")
         for claim in report.claims:
             kind = {"holds here": "good", "does not hold here": "bad"}.get(claim.verdict, "part")
             out.append(
@@ -98,17 +112,22 @@ def page(report: Report) -> str:
                 f"<td class='words {kind}'><b>{escape(claim.verdict)}</b>"
                 f"<td class=words>{escape(claim.numbers)}</tr>"
             )
-        out.append("</table>")
+        out.append("</table></div>")
     for i, figure in enumerate(report.figures):
-        out.append(figure.to_html(full_html=False, include_plotlyjs="inline" if i == 0 else False))
+        drawn = figure.to_html(
+            full_html=False, include_plotlyjs="inline" if i == 0 else False, config=PLOTLY
+        )
+        out.append(f"<h2>{escape(figure.layout.meta or '')}</h2>{drawn}")
     out += [_html_table(table) for table in report.tables]
     for title, head, rows in report.texts:
-        cells = "".join(f"<th>{escape(name)}" for name in head)
+        cells = "".join(f"<th class=words>{escape(name)}" for name in head)
         body = "".join(
             "<tr>" + "".join(f"<td class=words>{escape(value)}" for value in row) + "</tr>"
             for row in rows
         )
-        out.append(f"<h2>{escape(title)}</h2><table><tr>{cells}</tr>{body}</table>")
+        out.append(
+            f"<h2>{escape(title)}</h2><div class=wide><table><tr>{cells}</tr>{body}</table></div>"
+        )
     return "\n".join(out) + "</html>\n"
 
 
@@ -116,7 +135,9 @@ def _html_table(table: Table) -> str:
     escape = html.escape
     out = [f"<h2>{escape(table.title)}</h2><p><small>{escape(table.note)}</small></p>"]
     out.append(
-        "<table><tr><th>method" + "".join(f"<th>{escape(c)}" for c in table.columns) + "</tr>"
+        "<div class=wide><table><tr><th>method"
+        + "".join(f"<th>{escape(c)}" for c in table.columns)
+        + "</tr>"
     )
     group = None
     for row in table.rows:
@@ -133,4 +154,4 @@ def _html_table(table: Table) -> str:
             main = f"<b>{main}</b>" if cell.best else main
             out.append(f"<td title='{cell.draws} draws'>{main} <small>{told}</small>")
         out.append("</tr>")
-    return "".join(out) + "</table>"
+    return "".join(out) + "</table></div>"

@@ -57,8 +57,11 @@ class Encoder(ABC):
 
         A threshold from texts that the encoder has seen promises nothing about new ones.
         """
-        seen = read_seen(self.folder)
+        seen = read_seen(self._origin())
         return None if seen is None else np.isin(hashes(texts), seen)
+
+    def _origin(self) -> Path | None:
+        return self.folder
 
     def space(self, kind: str) -> str:
         """Name of the space that rows of this kind lie in."""
@@ -158,6 +161,12 @@ class TransformerEncoder(Encoder):
         """What makes the same encoder again from its name or folder."""
         names = ("layer", "max_length", "batch_size", "pairs", "seed")
         return {name: getattr(self, name) for name in names}
+
+    def _origin(self) -> Path | None:
+        """An object remembers the folder that it was loaded from."""
+        core = None if self._given is None else self._given[0].auto_model
+        name = getattr(core, "name_or_path", "")
+        return Path(name) if name else self.folder
 
     def _network(self) -> Any:
         """The network, or the classifier around it; the only place where torch comes in."""

@@ -305,7 +305,7 @@ class _Run:
             state["sha256"] = _digest(folder / CHECKPOINT)
             (folder / STATE).write_text(json.dumps(state), "utf-8")
         # Only now: killed at any moment, the last whole one is there.
-        _remove(older)
+        self.forget(older)
 
     def resume(self) -> int:
         """Load the last checkpoint of this very run, if there is one; return the epoch to do."""
@@ -340,9 +340,10 @@ class _Run:
         logger.info("going on after epoch %d", state["epoch"])
         return int(state["epoch"])
 
-    def forget(self) -> None:
-        """Remove all checkpoints."""
-        _remove(self._checkpoints())
+    def forget(self, folders: list[Path] | None = None) -> None:
+        """Remove all checkpoints, or these."""
+        for folder in self._checkpoints() if folders is None else folders:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _checkpoints(self) -> list[Path]:
         return [path for path in self.folder.iterdir() if path.name.startswith(self.prefix)]
@@ -351,11 +352,6 @@ class _Run:
 def _digest(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _remove(folders: list[Path]) -> None:
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _freeze(core: Any, depth: int) -> None:
