@@ -20,6 +20,7 @@ class ConfidenceDetector(Detector):
     """Base of detectors whose score is a formula: fit only sets the threshold."""
 
     _rows_are = "logits"
+    _parts = ()
 
     def __init__(self, *, contamination: float = 0.05) -> None:
         self.contamination = contamination
@@ -28,7 +29,7 @@ class ConfidenceDetector(Detector):
         return self._ood_score(X)
 
     def _ood_score(self, X: Matrix) -> FloatArray:
-        rows = np.asarray(X, dtype=np.float64)
+        rows = np.ascontiguousarray(X, dtype=np.float64)
         if not np.isfinite(rows).all():
             raise NonFiniteRowsError
         return self._formula(rows)

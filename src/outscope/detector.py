@@ -11,8 +11,9 @@ from sklearn.base import BaseEstimator, OutlierMixin
 
 from outscope import persistence
 from outscope._engine import NonFiniteRowsError
+from outscope._kernels.blas import one_thread_each
 from outscope._parameters import JOBS, Rule, between, check_parameters
-from outscope._sklearn import all_or_nothing, check_is_fitted, check_rows, scoring_rows
+from outscope._sklearn import Sized, all_or_nothing, check_is_fitted, check_rows, scoring_rows
 from outscope._types import BoolArray, FloatArray, IntArray, Matrix
 from outscope.errors import InputError
 from outscope.threshold import ConformalThreshold, check_rate, quantile_threshold
@@ -21,7 +22,7 @@ from outscope.threshold import ConformalThreshold, check_rate, quantile_threshol
 KEPT_SCORES = 4096
 
 
-class Detector(OutlierMixin, BaseEstimator):
+class Detector(Sized, OutlierMixin, BaseEstimator):
     """Base of all detectors. A subclass writes `_learn` and `_ood_score`.
 
     `ood_score` is higher for stranger rows. `score_samples`, `decision_function` and `predict`
@@ -50,7 +51,8 @@ class Detector(OutlierMixin, BaseEstimator):
         check_parameters(self, {**self._rules, "contamination": between(0, 0.5)})
         if hasattr(self, "n_jobs"):
             check_parameters(self, {"n_jobs": JOBS})
-        with all_or_nothing(self):
+        # Threads are ours: what BLAS computes here has the same bits for any number of them.
+        with all_or_nothing(self), one_thread_each():
             rows = check_rows(self, X, reset=True)
             scores = self._learn(rows, y)
         self.__dict__.pop("calibration_scores_", None)
