@@ -96,7 +96,9 @@ def finetuned(name, n, draw):
 
 
 def read() -> list[dict]:
-    return [json.loads(line) for line in RECORDS.read_text().splitlines()] if RECORDS.exists() else []
+    return (
+        [json.loads(line) for line in RECORDS.read_text().splitlines()] if RECORDS.exists() else []
+    )
 
 
 def run(kinds, sizes, draws) -> None:

@@ -222,3 +222,18 @@ def test_wrong_settings_are_named(X, settings, words):
 
 def test_random_first_atoms_work_too(X):
     assert len(NNKMeans(25, init="random", random_state=0).fit(X).atoms_) == 25
+
+
+def test_sparse_codes_are_not_made_a_table(X):
+    model = NNKMeans(10, random_state=0).fit(X).set_output(transform="pandas")
+    with pytest.raises(ValueError, match=r"sparse matrix.*set_output\(transform='default'\)"):
+        model.transform(X)
+    assert model.set_output(transform="default").transform(X).shape == (len(X), 10)
+
+
+def test_the_layout_of_rows_changes_no_bit(X):
+    expected = NNKMeans(30, random_state=0).fit(X)
+    found = NNKMeans(30, random_state=0).fit(np.asfortranarray(X))
+    np.testing.assert_array_equal(found.atoms_, expected.atoms_)
+    for one, other in zip(found.encode(np.asfortranarray(X)), expected.encode(X), strict=True):
+        np.testing.assert_array_equal(one, other)

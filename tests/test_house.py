@@ -30,14 +30,17 @@ def test_every_public_name_has_a_docstring_and_is_in_the_reference():
     for name in outscope.__all__:
         assert getattr(outscope, name).__doc__
         if name.endswith("Detector") and name != "Detector":
-            assert name in reference
+            assert re.search(rf"\b{name}\b", reference), name
 
 
 def test_every_module_is_on_the_map():
-    page = (ROOT / "ARCHITECTURE.md").read_text()
+    named = re.findall(r"`([\w.]+)`", (ROOT / "ARCHITECTURE.md").read_text())
     for path in SOURCES:
-        if path.name not in ("__init__.py", "__main__.py"):
-            assert path.stem in page, f"{path.name} is not in ARCHITECTURE.md"
+        parts = path.relative_to(ROOT / "src" / "outscope").with_suffix("").parts
+        if parts[-1] not in ("__init__", "__main__"):
+            inside = parts[0] in ("cli", "paper", "_kernels")  # whose row of the table lists them
+            wanted = parts[-1] if inside else ".".join(parts)
+            assert wanted in named, f"{wanted} is not in ARCHITECTURE.md"
 
 
 def test_every_command_is_in_the_readme():

@@ -140,7 +140,7 @@ def test_a_wanted_size_is_met(size):
     assert len(fitted.atoms_) == min(size, 60)
 
 
-@pytest.mark.parametrize(("budget", "atoms"), [(1, 1), (39, 1), (40, 1), (400, 10), (10**9, 60)])
+@pytest.mark.parametrize(("budget", "atoms"), [(40, 1), (79, 1), (400, 10), (10**9, 60)])
 def test_a_byte_budget_is_kept(budget, atoms):
     fitted = NNKMeans(60, max_bytes=budget, random_state=0).fit(rows())
     assert len(fitted.atoms_) == atoms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -59,7 +60,55 @@ def test_class_labels_find_their_class(blobs):
 
 def test_a_byte_budget_is_shared_among_classes(blobs):
     detector = ClasswiseNNKDetector(max_bytes=4 * 24 * 9, random_state=0).fit(*blobs[:2])
-    assert detector.atoms_.nbytes <= 4 * 24 * 9
+    assert [len(d.atoms_) for d in detector.dictionaries_] == [3, 3, 3]
+    assert detector.stored_bytes_ == 4 * 24 * 9
+
+
+PRECISIONS = ["float32", "int8", "int4", "auto"]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("kind", [NNKDetector, ClasswiseNNKDetector])
+def test_a_byte_budget_is_kept_with_all_that_is_stored_or_refused(kind, precision, blobs):
+    check_budgets(
+        kind(precision=precision, random_state=0), blobs[0], blobs[1], range(10, 9000, 611)
+    )
+
+
+@pytest.mark.embeddings
+@pytest.mark.parametrize("kind", [NNKDetector, ClasswiseNNKDetector])
+@pytest.mark.parametrize("name", ["clinc150", "clinc150_finetuned"])
+def test_a_byte_budget_is_kept_on_real_rows(kind, name, embeddings):
+    with embeddings(name) as data:
+        X, y = data["train_x"][::5].astype(np.float32), data["train_y"][::5]
+    for precision in ("float32", "auto"):
+        detector = kind(precision=precision, n_epochs=1, n_plain_epochs=0, random_state=0)
+        check_budgets(detector, X, y, (50_000, 1_000_000, 3_000_000))
+
+
+def check_budgets(detector, X, y, budgets):
+    """Each budget is kept, or refused with the least one that is not."""
+    least = 0
+    for budget in budgets:
+        try:
+            assert detector.set_params(max_bytes=budget).fit(X, y).stored_bytes_ <= budget
+            assert budget >= least
+        except InputError as error:
+            least = int(re.search(r"give max_bytes=(\d+) or more", str(error))[1])
+            assert budget < least
+    if least:
+        assert detector.set_params(max_bytes=least).fit(X, y).stored_bytes_ <= least
+        with pytest.raises(InputError, match=f"max_bytes={least - 1} is too small"):
+            detector.set_params(max_bytes=least - 1).fit(X, y)
+
+
+def test_a_metric_that_would_take_most_of_the_budget_is_done_without(blobs):
+    X, y, _, _ = blobs
+    metric = 8 * 24 * 24
+    assert ClasswiseNNKDetector(30, max_bytes=2 * metric).fit(X, y).metric_ is not None
+    without = ClasswiseNNKDetector(30, max_bytes=2 * metric - 1).fit(X, y)
+    assert without.metric_ is None
+    assert without.stored_bytes_ > metric  # its bytes go to atoms instead
 
 
 @pytest.mark.parametrize("preset", ["default", "paper"])
@@ -84,6 +133,16 @@ def test_ec_is_small_by_default(blobs):
     assert len(make_detector("ec-nnk-means").fit(X).atoms_) == 200
     by_class = make_detector("c-ec-nnk-means").fit(X, np.arange(1000) % 2)
     assert len(by_class.atoms_) in (125, 126)
+
+
+@pytest.mark.parametrize("method", ["ec-nnk-means", "c-ec-nnk-means"])
+@pytest.mark.parametrize("asked", [{"max_bytes": 10**6}, {"max_atoms": 10**4}, {"entropy": 1e-9}])
+def test_a_size_of_ones_own_takes_the_place_of_the_methods(method, asked):
+    X, y = np.random.default_rng(0).normal(size=(1000, 6)), np.arange(1000) % 2
+    assert len(make_detector(method, **asked).fit(X, y).atoms_) in (250, 251, 1000)
+    # What is not asked for leaves the method as it is.
+    kept = make_detector(method, max_bytes=None, entropy=0.0)
+    assert kept.max_atoms == make_detector(method).max_atoms
 
 
 @pytest.mark.parametrize(
@@ -146,7 +205,7 @@ def test_tight_classes_are_judged_in_two_ways_unless_a_size_is_asked_for():
     X, y, queries, _ = collapsed()
     both = ClasswiseNNKDetector(random_state=0).fit(X, y)
     paper = NNKDetector(random_state=0, **PAPER).fit(X).ood_score(queries)
-    for settings in ({"n_atoms": 10}, {"max_bytes": 2000}, {"max_atoms": 5}, {"normalize": False}):
+    for settings in ({"n_atoms": 10}, {"max_bytes": 3000}, {"max_atoms": 5}, {"normalize": False}):
         alone = ClasswiseNNKDetector(**settings, random_state=0).fit(X, y)
         assert alone.metric_ is not None
         assert alone.shared_ is None
@@ -244,7 +303,9 @@ def test_few_bit_atoms_are_saved_small_and_score_the_same_when_loaded(
     X, y, fresh, far = blobs
     queries = np.concatenate([fresh, far])
     detector = kind(precision=precision, random_state=0).fit(X, y)
-    assert detector.stored_bytes_ < detector.atoms_.nbytes / 3 or detector.metric_ is not None
+    beside = [detector.common_, getattr(detector, "metric_", None)]
+    beside = sum(part.nbytes for part in beside if part is not None)
+    assert detector.stored_bytes_ - beside < detector.atoms_.nbytes / 3
     detector.save(tmp_path / "model")
     loaded = load(tmp_path / "model")
     assert loaded.stored_bytes_ == detector.stored_bytes_
@@ -286,7 +347,8 @@ def test_what_all_rows_have_in_common_counts_for_less(kind, tmp_path):
     assert budget.stored_bytes_ <= 3000
     # Rows that point everywhere have nothing in common, and a tiny budget no room for it.
     assert kind(random_state=0).fit(queries).common_ is None
-    assert kind(random_state=0, max_bytes=150).fit(X, y).common_ is None
+    tiny = 300 if kind is ClasswiseNNKDetector else 190
+    assert kind(random_state=0, max_bytes=tiny).fit(X, y).common_ is None
 
 
 def _dictionaries(detector):

@@ -39,8 +39,12 @@ def test_a_dictionary_shrunk_to_a_tenth_beats_k_means_of_that_size(clinc):
 
 def test_labels_help(clinc):
     X, y, queries, truth = clinc
-    by_class = ClasswiseNNKDetector(25, random_state=0).fit(X, y)
-    assert auroc(truth, by_class.ood_score(queries)) > 0.974
+    blind = auroc(truth, NNKDetector(random_state=0).fit(X).ood_score(queries))
+    by_class = ClasswiseNNKDetector(25, random_state=0)
+    assert auroc(truth, by_class.fit(X, y).ood_score(queries)) > blind + 0.002
+    # Parts that are no classes do not.
+    parts = np.random.default_rng(0).permutation(y)
+    assert auroc(truth, by_class.fit(X, parts).ood_score(queries)) < blind - 0.005
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", "cosine"])

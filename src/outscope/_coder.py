@@ -25,7 +25,9 @@ class Codes(NamedTuple):
     ood_score: FloatArray  # (n,) higher = stranger
 
 
-def kernel_between(atoms: Matrix, squares: FloatArray, bandwidth: float) -> FloatArray:
+def kernel_between(
+    atoms: Matrix, squares: FloatArray, bandwidth: float, n_jobs: int | None
+) -> FloatArray:
     """Kernel between all atoms; the lower triangle is filled."""
     m = len(atoms)
     gram = np.zeros((m, m))
@@ -35,7 +37,7 @@ def kernel_between(atoms: Matrix, squares: FloatArray, bandwidth: float) -> Floa
         kernel_rows(atoms, squares, bandwidth, first, last, gram)
         kernel_rows(atoms, squares, bandwidth, m - last, m - first, gram)
 
-    for_ranges((m + 1) // 2, threads_of(None), 64, fill)
+    for_ranges((m + 1) // 2, threads_of(n_jobs), 64, fill)
     return gram
 
 
@@ -74,7 +76,7 @@ class Coder(Engine):
         """
         n, k = len(X), min(n_neighbors, len(self))
         codes = Codes(np.empty((n, k), np.intp), np.empty((n, k)), np.empty(n))
-        kernel = self._kernel(self._gram_for(n, k), relative)
+        kernel = self._kernel(self._gram_for(n, k, n_jobs), relative)
         self.run(X, n_jobs, codes, kernel)
         return codes
 
@@ -82,7 +84,7 @@ class Coder(Engine):
         """Scores alone, in memory that does not grow with the rows."""
         scores = np.empty(len(X))
         k = min(n_neighbors, len(self))
-        kernel = self._kernel(self._gram_for(len(X), k), relative=True)
+        kernel = self._kernel(self._gram_for(len(X), k, n_jobs), relative=True)
 
         def score(block: Block, scores: FloatArray) -> None:
             n = len(scores)
@@ -107,7 +109,7 @@ class Coder(Engine):
 
         return code
 
-    def _gram_for(self, n_rows: int, k: int) -> FloatArray:
+    def _gram_for(self, n_rows: int, k: int, n_jobs: int | None) -> FloatArray:
         """The kernel between atoms, once enough rows came by to pay for it.
 
         Local blocks computed on the way have the same bits, so scores do not show the difference.
@@ -117,7 +119,7 @@ class Coder(Engine):
             if "gram" not in self._cache and m * m <= KEPT_GRAM_ENTRIES:
                 self._cache["pairs"] = self._cache.get("pairs", 0) + n_rows * k * k
                 if self._cache["pairs"] >= m * m // 4:
-                    gram = kernel_between(self.atoms, self.squares, self.bandwidth)
+                    gram = kernel_between(self.atoms, self.squares, self.bandwidth, n_jobs)
                     self._cache["gram"] = gram
             return self._cache.get("gram", np.empty((0, 0)))
 
@@ -151,17 +153,18 @@ class ClassCoder(Engine):
         self.starts = np.concatenate([[0], np.cumsum(sizes)])
         self._gram_starts = np.concatenate([[0], np.cumsum(sizes * sizes)])
 
-    def _within(self) -> _Within:
+    def _within(self, n_jobs: int | None) -> _Within:
         with self._lock:
             if "within" not in self._cache:
-                self._cache["within"] = self._compute_within()
+                self._cache["within"] = self._compute_within(n_jobs)
             return self._cache["within"]
 
-    def _compute_within(self) -> _Within:
+    def _compute_within(self, n_jobs: int | None) -> _Within:
         closeness = np.ones(len(self.starts) - 1)
         blocks = []
         for c, (first, last) in enumerate(zip(self.starts, self.starts[1:], strict=False)):
-            gram = kernel_between(self.atoms[first:last], self.squares[first:last], self.bandwidth)
+            part = slice(first, last)
+            gram = kernel_between(self.atoms[part], self.squares[part], self.bandwidth, n_jobs)
             # The bound behind the skipping needs a kernel with a unit diagonal; 1 switches it off.
             if self.bandwidth > 0 or self.normalize:
                 below = gram[np.tril_indices(len(gram), -1)]
@@ -176,7 +179,7 @@ class ClassCoder(Engine):
         """Smallest score over the classes, and which class has it."""
         scores, classes = np.empty(len(X)), np.empty(len(X), np.intp)
         k = min(n_neighbors, int(np.diff(self.starts).max()))
-        within = self._within()
+        within = self._within(n_jobs)
 
         def kernel(block: Block, scores: FloatArray, classes: IntArray) -> None:
             score_classes(

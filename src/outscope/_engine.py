@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
+import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +22,8 @@ from outscope._types import FloatArray, Matrix
 # up to a fifth slower). With many atoms fewer rows, so that a block's products stay within 8 MB.
 BLOCK_ROWS = 1024
 BLOCK_ENTRIES = 2_100_000
+# Rows of a product that BLAS, which has one thread each, gets at a time while fitting.
+TILE_ROWS = 256
 # Below this many rows a hand-over to other threads costs more than it saves.
 ROWS_WORTH_A_THREAD = 32
 # Leading directions are looked for once rows × atoms exceeds this many times columns², which keeps
@@ -60,6 +65,22 @@ def threads_of(n_jobs: int | None) -> int:
     return max(1, cores + 1 + n_jobs) if n_jobs < 0 else int(n_jobs)
 
 
+def product(a: Matrix, b: Matrix, n_jobs: int | None) -> Matrix:
+    """Return a @ b, always in the same tiles, so that bits do not depend on the threads."""
+    out = np.empty((len(a), b.shape[1]), np.result_type(a, b))
+
+    def work(first: int, last: int) -> None:
+        for start in range(first * TILE_ROWS, min(last * TILE_ROWS, len(a)), TILE_ROWS):
+            tile = slice(start, start + TILE_ROWS)
+            # BLAS kernels for small matrices may raise flags over what lies beside them.
+            with np.errstate(invalid="ignore"):
+                np.matmul(a[tile], b, out=out[tile])
+
+    with one_thread_each():
+        for_ranges(-(-len(a) // TILE_ROWS), threads_of(n_jobs), 1, work)
+    return out
+
+
 class Engine:
     """Products of rows with atoms, block by block. Safe to use from many threads at once.
 
@@ -96,7 +117,7 @@ class Engine:
 
         # What is computed when it is first needed, and never saved or copied.
         self._cache: dict[str, Any] = {}
-        self._lock = threading.Lock()
+        self.__setstate__({})
 
     def __len__(self) -> int:
         return len(self.atoms)
@@ -107,6 +128,7 @@ class Engine:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
+        _engines.add(self)
 
     def run(
         self,
@@ -122,7 +144,6 @@ class Engine:
         """
         n = len(X)
         block = max(1, min(BLOCK_ROWS, BLOCK_ENTRIES // len(self), n))
-        leading = self._leading_for(X, k)
 
         def work(first: int, last: int) -> None:
             room = self._room(block)
@@ -131,10 +152,9 @@ class Engine:
                 filled = self._fill(X[start:stop], room, leading)
                 kernel(filled, *(output[start:stop] for output in outputs))
 
-        if n <= ROWS_WORTH_A_THREAD:
-            work(0, n)
-            return
-        with one_thread_each():
+        few = n <= ROWS_WORTH_A_THREAD and n_jobs is None
+        with nullcontext() if few else one_thread_each():
+            leading = self._leading_for(X, k)
             for_ranges(n, threads_of(n_jobs), ROWS_WORTH_A_THREAD, work)
 
     def _room(self, block: int) -> tuple[Matrix, ...]:
@@ -188,6 +208,19 @@ class Engine:
         if not self.normalize:
             margin *= math.sqrt(max(1.0, float(square.max())))
         return Block(rows, scale, square, products, np.float32(margin), left, WHOLE)
+
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    """After a fork nobody is left in the child to release what another thread held."""
+    for engine in _engines:
+        engine._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 class Neighbors(Engine):

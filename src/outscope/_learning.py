@@ -11,7 +11,7 @@ import scipy.sparse
 
 from outscope._bits import restore, store
 from outscope._coder import Coder, Codes
-from outscope._engine import threads_of
+from outscope._engine import product, threads_of
 from outscope._kernels.parallel import for_ranges
 from outscope._kernels.update import add_moments, share_weights
 from outscope._rows import Rows
@@ -234,7 +234,7 @@ def learn(
             worst = np.argsort(-look.scores, kind="stable")[: len(unused)]
             atoms[unused[: len(worst)]] = rows.take(worst)
         if size is not None and size < len(atoms):
-            atoms, mass = merge_atoms(atoms, mass, size)
+            atoms, mass = merge_atoms(atoms, mass, size, recipe.n_jobs)
             atoms, probability = _unit_if_cosine(atoms, recipe), mass / mass.sum()
         on_epoch(epoch, len(atoms), losses[-1])
     averaged = recipe.movable and losses != [] and losses[-1] > NOTHING_LEFT
@@ -328,7 +328,9 @@ def _adopt_uncoded(codes: Codes) -> None:
     codes.weights[uncoded, 0] = 1.0
 
 
-def merge_atoms(atoms: Matrix, mass: FloatArray, size: int) -> tuple[Matrix, FloatArray]:
+def merge_atoms(
+    atoms: Matrix, mass: FloatArray, size: int, n_jobs: int | None = None
+) -> tuple[Matrix, FloatArray]:
     """Merge atoms down to `size`, always the pairs whose rows lose least by it (Ward's criterion).
 
     Dropping the rarest atoms instead would empty the outskirts first; merging keeps them covered
@@ -338,7 +340,7 @@ def merge_atoms(atoms: Matrix, mass: FloatArray, size: int) -> tuple[Matrix, Flo
     atoms, weight = atoms.astype(np.float64), np.maximum(mass, 1e-12)
     while len(atoms) > size:
         squares = np.einsum("ij,ij->i", atoms, atoms)
-        cost = np.maximum(squares[:, None] + squares - 2.0 * (atoms @ atoms.T), 0.0)
+        cost = np.maximum(squares[:, None] + squares - 2.0 * product(atoms, atoms.T, n_jobs), 0.0)
         cost *= weight[:, None] * weight / (weight[:, None] + weight)
         np.fill_diagonal(cost, np.inf)
         partner = cost.argmin(axis=1)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from outscope._engine import product
 from outscope._types import BoolArray, FloatArray, IntArray, Matrix
 
 # "auto" is a quarter of the rows, at most 2,000; all of few rows, which leave nothing to average.
@@ -75,7 +76,9 @@ def size_for(wanted: int | float | str, n_rows: int, n_all: int | None = None) -
     return min(n_rows, math.ceil(wanted * n_rows) if wanted < 1 else int(wanted))
 
 
-def seed_atoms(source: Rows, n_atoms: int, rng: np.random.RandomState) -> tuple[Matrix, IntArray]:
+def seed_atoms(
+    source: Rows, n_atoms: int, rng: np.random.RandomState, n_jobs: int | None = None
+) -> tuple[Matrix, IntArray]:
     """Rows far from each other, drawn in growing blocks by squared distance (as k-means++ draws).
 
     Returns fewer than `n_atoms` where the data has fewer different rows.
@@ -94,7 +97,8 @@ def seed_atoms(source: Rows, n_atoms: int, rng: np.random.RandomState) -> tuple[
     while True:
         targets = rows[newest]
         targets[:, -1] = -0.5 * squares[newest]
-        np.minimum(distance, squares - 2.0 * (rows @ targets.T).max(axis=1), out=distance)
+        nearest = product(rows, targets.T, n_jobs).max(axis=1)
+        np.minimum(distance, squares - 2.0 * nearest, out=distance)
         distance[newest] = 0.0
         distance[distance <= same] = 0.0
         free = np.flatnonzero(distance)

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from outscope._types import Matrix
 
 __all__ = [
+    "Sized",
     "all_or_nothing",
     "check_is_fitted",
     "check_labels",
@@ -26,10 +27,16 @@ _KINDS = [np.float64, np.float32]
 
 def check_rows(estimator: Any, X: Any, *, reset: bool) -> Matrix:
     """Finite 2-d rows as float32 or float64; with `reset` their width is remembered."""
+    X = np.asarray(X) if isinstance(X, (list, tuple)) else X
+    _refuse_masked("X", X)
+    dtypes = getattr(X, "dtypes", getattr(X, "dtype", None))
+    for dtype in dtypes if np.iterable(dtypes) else [dtypes]:
+        if getattr(dtype, "kind", "O") in "mM":
+            raise ValueError(f"X holds times ({dtype}); convert them to numbers first")
     if isinstance(X, np.ndarray) and X.dtype == np.float16:
-        X = X.astype(np.float32)
+        X = X.astype(np.float32, order="C")
     try:
-        rows: Matrix = validate_data(estimator, X, dtype=_KINDS, reset=reset)
+        rows: Matrix = validate_data(estimator, X, dtype=_KINDS, order="C", reset=reset)
     except ValueError as error:
         # What scikit-learn adds after the first line is advice on other estimators.
         first, _, rest = str(error).partition("\n")
@@ -42,6 +49,14 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> Matrix:
     if largest_value(rows) > 1e154:
         raise ValueError("X has values too large to square (beyond 1e154); rescale the columns")
     return rows
+
+
+def _refuse_masked(name: str, values: Any) -> None:
+    if isinstance(values, np.ma.MaskedArray):
+        raise ValueError(
+            f"{name} is a masked array, and its mask would be ignored; drop or fill what it masks, "
+            "and give a plain array"
+        )
 
 
 def largest_value(rows: Matrix) -> float:
@@ -70,6 +85,26 @@ def scoring_rows(estimator: Any, X: Any) -> tuple[Matrix, bool]:
     return check_rows(estimator, X, reset=False), True
 
 
+class Sized:
+    """Says how large an estimator is when saved, from the parts that its scores are made of."""
+
+    _parts: tuple[str, ...] = ("atoms_",)
+
+    @property
+    def stored_bytes_(self) -> int:
+        """Bytes that all arrays behind the scores take in a saved model."""
+        check_is_fitted(self)
+        return sum(_bytes_of(getattr(self, name)) for name in self._parts)
+
+
+def _bytes_of(part: Any) -> int:
+    if part is None:
+        return 0
+    if isinstance(part, list):
+        return sum(_bytes_of(one) for one in part)
+    return int(part.nbytes if isinstance(part, np.ndarray) else part.stored_bytes_)
+
+
 @contextmanager
 def all_or_nothing(estimator: Any) -> Iterator[None]:
     """A fit that fails leaves the estimator as it was."""
@@ -84,6 +119,7 @@ def all_or_nothing(estimator: Any) -> Iterator[None]:
 
 def check_labels(y: Any, n_rows: int) -> np.ndarray[Any, Any]:
     """Labels as a 1-d array of text, whole numbers, numbers or booleans, one for each row."""
+    _refuse_masked("y", y)
     # A list goes through objects: numpy would make text of a missing label and hide it.
     labels = np.array(y, dtype=object) if isinstance(y, (list, tuple)) else np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:

@@ -6,13 +6,17 @@ from typing import Any
 
 import numpy as np
 from sklearn.utils import check_random_state
+from threadpoolctl import threadpool_limits
 
-from outscope._engine import Neighbors, NonFiniteRowsError
+from outscope._engine import ROWS_WORTH_A_THREAD, Neighbors, product, threads_of
+from outscope._kernels.parallel import for_ranges
+from outscope._kernels.product import smallest_gaps
 from outscope._parameters import at_least, between, one_of
-from outscope._rows import SAME_POINT, Rows, seed_atoms, size_for
+from outscope._rows import EPOCH_ROWS, SAME_POINT, Rows, seed_atoms, size_for
 from outscope._sklearn import check_labels, scoring_rows
 from outscope._types import FloatArray, IntArray, Matrix
 from outscope.detector import JUDGED_ROWS, Detector
+from outscope.geometry import turn
 
 
 class KNNDetector(Detector):
@@ -133,11 +137,12 @@ class KMeansDetector(Detector):
         wanted = size_for(self.n_clusters, len(X), n_all)
         if wanted == len(X):
             return rows.all()
-        seeds = seed_atoms(rows, wanted, rng)[0]
+        seeds = seed_atoms(rows, wanted, rng, self.n_jobs)[0]
         from sklearn.cluster import KMeans  # here, since it takes long to import
 
         means = KMeans(len(seeds), init=seeds, n_init=1, max_iter=self.n_epochs, random_state=rng)
-        centres: Matrix = means.fit(rows.all()).cluster_centers_
+        with threadpool_limits(threads_of(self.n_jobs), user_api="openmp"):
+            centres: Matrix = means.fit(rows.all()).cluster_centers_
         return centres
 
     def prepare(self) -> None:
@@ -174,12 +179,18 @@ class MahalanobisDetector(Detector):
     """
 
     _rules = {"shrinkage": one_of("auto") | between(-1e-12, 1)}
+    _parts = ("means_", "whitening_")
 
     def __init__(
-        self, *, shrinkage: float | str = "auto", contamination: float | str = "auto"
+        self,
+        *,
+        shrinkage: float | str = "auto",
+        contamination: float | str = "auto",
+        n_jobs: int | None = None,
     ) -> None:
         self.shrinkage = shrinkage
         self.contamination = contamination
+        self.n_jobs = n_jobs
 
     def _learn(self, X: Matrix, y: Any) -> FloatArray:
         labels = np.zeros(len(X), dtype=int) if y is None else check_labels(y, len(X))
@@ -196,24 +207,33 @@ class MahalanobisDetector(Detector):
             covariance, self.shrinkage_ = ledoit_wolf(centred, assume_centered=True)
         else:
             self.shrinkage_ = 0.0 if self.shrinkage == "auto" else float(self.shrinkage)
-            covariance = centred.T @ centred / len(rows)
+            covariance = product(centred.T, centred, self.n_jobs) / len(rows)
             level = np.trace(covariance) / len(covariance)
             covariance *= 1.0 - self.shrinkage_
             covariance[np.diag_indices_from(covariance)] += self.shrinkage_ * level
         self.whitening_ = _whitening(covariance)
+        self.prepare()
         return self._ood_score(X)
 
+    def prepare(self) -> None:
+        """Build what scoring needs from the fitted attributes (after fit or load)."""
+        self._white_means: FloatArray | None = None  # made when rows first come
+
+    def _white(self, X: Matrix) -> FloatArray:
+        return turn(X, self.whitening_, normalize=False, n_jobs=self.n_jobs)
+
     def _ood_score(self, X: Matrix) -> FloatArray:
-        means = self.means_ @ self.whitening_
-        scores = np.empty(len(X))
-        for start in range(0, len(X), 1024):
-            rows = np.asarray(X[start : start + 1024], dtype=np.float64)
-            if not np.isfinite(rows).all():
-                raise NonFiniteRowsError
-            white = rows @ self.whitening_
-            # Differences, not squares of sums: distances near 0 keep their digits.
-            gaps = [np.einsum("ij,ij->i", white - mean, white - mean) for mean in means]
-            scores[start : start + 1024] = np.min(gaps, axis=0)
+        if self._white_means is None:
+            self._white_means = self._white(self.means_)
+        means, scores = self._white_means, np.empty(len(X))
+        for start in range(0, len(X), EPOCH_ROWS):
+            white = self._white(X[start : start + EPOCH_ROWS])
+            found = scores[start : start + EPOCH_ROWS]
+
+            def work(first: int, last: int, white: FloatArray = white, found: Any = found) -> None:
+                smallest_gaps(white[first:last], means, found[first:last])
+
+            for_ranges(len(white), threads_of(self.n_jobs), ROWS_WORTH_A_THREAD, work)
         return scores
 
 

@@ -12,7 +12,7 @@ from outscope._engine import NonFiniteRowsError
 from outscope._rows import AUTO_LIMIT, EPOCH_ROWS, Rows, seed_atoms, size_for
 from outscope._sklearn import check_labels, check_rows, scoring_rows
 from outscope._types import FloatArray, IntArray, Matrix
-from outscope.dictionary import NNKMeans
+from outscope.dictionary import NNKMeans, largest_atom, refuse_small
 from outscope.explanation import Explanation
 from outscope.geometry import (
     CANDIDATES,
@@ -53,6 +53,7 @@ class ClasswiseNNKDetector(NNKDetector):
     ['hi', 'bye']
     """
 
+    _parts = ("dictionaries_", "shared_", "common_", "metric_")
     metric_: FloatArray | None = None
     metric_scale_: float = 1.0
     unit_rows_: bool = True
@@ -61,17 +62,8 @@ class ClasswiseNNKDetector(NNKDetector):
     @property
     def atoms_(self) -> Matrix:
         """All stored atoms: one class after the other, then the shared ones, (m, d)."""
-        return np.concatenate([dictionary.atoms_ for dictionary in self._every_dictionary()])
-
-    @property
-    def stored_bytes_(self) -> int:
-        """Bytes that all atoms, and `common_` or the metric where there is one, take."""
-        atoms = sum(dictionary.stored_bytes_ for dictionary in self._every_dictionary())
-        atoms += self._common_bytes
-        return atoms if self.metric_ is None else atoms + self.metric_.nbytes
-
-    def _every_dictionary(self) -> list[NNKMeans]:
-        return [*self.dictionaries_, *([] if self.shared_ is None else [self.shared_])]
+        every = [*self.dictionaries_, *([] if self.shared_ is None else [self.shared_])]
+        return np.concatenate([dictionary.atoms_ for dictionary in every])
 
     def _learn(self, X: Matrix, y: Any) -> FloatArray:
         labels = np.zeros(len(X), dtype=int) if y is None else check_labels(y, len(X))
@@ -79,10 +71,15 @@ class ClasswiseNNKDetector(NNKDetector):
         self._membership = membership
         rng = check_random_state(self.random_state)
         self.n_neighbors_ = CANDIDATES if self.n_neighbors == "auto" else int(self.n_neighbors)
-        whole = self._look_for_common(X)
+        least = len(self.classes_) * largest_atom(X.shape[1], self.precision)
+        if self.max_bytes is not None:
+            refuse_small(self.max_bytes, least, f"an atom for each of {len(self.classes_)} classes")
+        self._look_for_common(X, least)
         rows, n_atoms, collapsed = self._survey(X, membership, rng)
         firsts = self._first_atoms(rows, membership, rng) if collapsed else None
-        budget = None if whole is None else max(1, whole // len(self.classes_))
+        extra = self.common_ if self.metric_ is None else self.metric_
+        whole = self._bytes_for_atoms(extra)
+        budget = whole and whole // len(self.classes_)
         self.dictionaries_ = []
         for c in range(len(self.classes_)):
             mine = np.flatnonzero(membership == c)
@@ -135,16 +132,20 @@ class ClasswiseNNKDetector(NNKDetector):
         if self.bandwidth != "auto":
             self.bandwidth_ = float(self.bandwidth)
             return rows, self.n_atoms, False
-        geometry = measure_geometry(rows, rng)
+        geometry = measure_geometry(rows, rng, self.n_jobs)
         if are_near(geometry):
             self.common_ = None
-        found = collapse(rows, membership, geometry)
+        least = len(self.classes_) * largest_atom(rows.width, self.precision)
+        found = Collapse.NONE
+        if self._affords(8 * rows.width**2, least):
+            found = collapse(rows, membership, geometry)
         if found is not Collapse.NONE:
             self.unit_rows_ = self.normalize and found is Collapse.WHOLE
             rows = Rows(X, normalize=self.unit_rows_)
-            self.metric_, self.common_ = within_metric(rows, membership), None
+            self.metric_, self.common_ = within_metric(rows, membership, self.n_jobs), None
             rows = Rows(self._turned(X), normalize=False)
-            self.bandwidth_ = metric_bandwidth(measure_geometry(rows, rng), found)
+            geometry = measure_geometry(rows, rng, self.n_jobs)
+            self.bandwidth_ = metric_bandwidth(geometry, found)
             kept = self.n_atoms == "auto" and found is not Collapse.WHOLE
             return rows, AUTO_LIMIT if kept else self.n_atoms, found is Collapse.WHOLE
         if len(self.classes_) == 1:
@@ -167,7 +168,7 @@ class ClasswiseNNKDetector(NNKDetector):
         if self.init == "random":
             drawn = rng.choice(len(rows), size, replace=False)
         else:
-            drawn = seed_atoms(rows, size, rng)[1]
+            drawn = seed_atoms(rows, size, rng, self.n_jobs)[1]
         firsts = []
         for c in range(len(self.classes_)):
             mine = np.sort(drawn[membership[drawn] == c])

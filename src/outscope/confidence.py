@@ -21,6 +21,7 @@ class ConfidenceDetector(Detector):
 
     learns = False
     _rows_are = "logits"
+    _parts = ()
 
     def __init__(self, *, contamination: float | str = "auto") -> None:
         self.contamination = contamination
@@ -32,7 +33,7 @@ class ConfidenceDetector(Detector):
         return scores[:: -(-len(scores) // JUDGED_ROWS)]  # a formula learns nothing
 
     def _ood_score(self, X: Matrix) -> FloatArray:
-        rows = np.asarray(X, dtype=np.float64)
+        rows = np.ascontiguousarray(X, dtype=np.float64)
         if not np.isfinite(rows).all():
             raise NonFiniteRowsError
         return self._formula(rows)

@@ -11,8 +11,10 @@ from sklearn.base import BaseEstimator, OutlierMixin, clone
 
 from outscope import persistence
 from outscope._engine import NonFiniteRowsError
+from outscope._kernels.blas import one_thread_each
 from outscope._parameters import JOBS, Rule, between, check_parameters, one_of
 from outscope._sklearn import (
+    Sized,
     all_or_nothing,
     check_is_fitted,
     check_labels,
@@ -41,7 +43,7 @@ ESTIMATE = "an estimate, no promise"
 CONTAMINATION = one_of("auto") | between(0, 0.5)
 
 
-class Detector(OutlierMixin, BaseEstimator):
+class Detector(Sized, OutlierMixin, BaseEstimator):
     """Base of all detectors. A subclass writes `_learn` and `_ood_score`.
 
     `ood_score` is higher for stranger rows. `score_samples`, `decision_function` and `predict`
@@ -79,7 +81,7 @@ class Detector(OutlierMixin, BaseEstimator):
         if len(X) < 2:
             return scores
         order = np.random.RandomState(0).permutation(len(X))[:JUDGED_ROWS]
-        parts = len(X) if self._keeps_every_row() else PARTS
+        parts = len(X) if len(X) <= ONE_BY_ONE and self._keeps_every_row() else PARTS
         found = [
             self._score_without(X, y, np.sort(chosen))
             for chosen in np.array_split(order, min(parts, len(X)))
@@ -104,7 +106,8 @@ class Detector(OutlierMixin, BaseEstimator):
         check_parameters(self, {**self._rules, "contamination": CONTAMINATION})
         if hasattr(self, "n_jobs"):
             check_parameters(self, {"n_jobs": JOBS})
-        with all_or_nothing(self):
+        # Threads are ours: what BLAS computes here has the same bits for any number of them.
+        with all_or_nothing(self), one_thread_each():
             rows = check_rows(self, X, reset=True)
             scores = self._learn(rows, y)
             self.held_out_scores_ = np.sort(self._held_out_scores(rows, y, scores))

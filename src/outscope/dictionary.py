@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 
 from outscope._bits import Stored, atom_bytes, restore, store
 from outscope._coder import Coder, Codes
+from outscope._kernels.blas import one_thread_each
 from outscope._learning import Learned, Recipe, atoms_without, learn, looseness_penalty
 from outscope._parameters import (
     JOBS,
@@ -25,7 +26,7 @@ from outscope._parameters import (
     one_of,
 )
 from outscope._rows import Rows, seed_atoms, size_for
-from outscope._sklearn import all_or_nothing, check_rows, largest_value, scoring_rows
+from outscope._sklearn import Sized, all_or_nothing, check_rows, largest_value, scoring_rows
 from outscope._types import Matrix
 from outscope.errors import InputError
 from outscope.geometry import (
@@ -61,7 +62,21 @@ RULES = {
 }
 
 
-class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+def largest_atom(width: int, precision: str) -> int:
+    """Bytes of an atom in this precision, at most, where it is yet to be chosen."""
+    return atom_bytes(width, "int8" if precision == "auto" else precision)
+
+
+def refuse_small(max_bytes: int, least: int, what: str) -> None:
+    """Raise for a budget that holds less than the smallest model."""
+    if max_bytes < least:
+        raise InputError(
+            f"max_bytes={max_bytes} is too small: {what} takes {least} bytes; give "
+            f"max_bytes={least} or more, or fewer bits a number (precision)"
+        )
+
+
+class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Soft clustering: atoms, and for each row the exact non-negative code on its nearest ones.
 
     Parameters
@@ -106,6 +121,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     """
 
     looseness_ = 0.0
+    _parts = ("stored_atoms_", "atom_scale_")
 
     def __init__(
         self,
@@ -147,7 +163,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the dictionary; `y` is not used."""
         check_parameters(self, RULES)
-        with all_or_nothing(self):
+        with all_or_nothing(self), one_thread_each():
             rows = check_rows(self, X, reset=True)
             self.learn_scores(rows, check_random_state(self.random_state))
             self.forget()
@@ -203,13 +219,6 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         """The atoms as scoring uses them, (m, d) float32."""
         return self._atoms
 
-    @property
-    def stored_bytes_(self) -> int:
-        """Bytes that the atoms take in a saved model."""
-        return sum(
-            part.nbytes for part in (self.stored_atoms_, self.atom_scale_) if part is not None
-        )
-
     def prepare(self) -> None:
         """Build what scoring needs from the fitted attributes (after fit or load)."""
         self._atoms: Matrix = restore(
@@ -234,7 +243,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         return self._coder.code(rows, self.n_neighbors_, self.n_jobs)
 
     def transform(self, X: Any) -> scipy.sparse.csr_matrix:
-        """Non-negative codes as a sparse (rows × atoms) matrix."""
+        """Non-negative codes as a sparse (rows × atoms) matrix, which `set_output` cannot wrap."""
         codes = self.encode(X)
         n, k = codes.weights.shape
         order = np.argsort(codes.neighbors, axis=1)
@@ -260,7 +269,7 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         self.precision_ = self.precision
         by_geometry = self.kernel == "gaussian" and self.bandwidth == "auto"
         if by_geometry or self.precision == "auto":
-            self._geometry = geometry = measure_geometry(rows, rng)
+            self._geometry = geometry = measure_geometry(rows, rng, self.n_jobs)
             isolated = are_isolated(geometry)
             if self.precision == "auto":
                 # What each of such rows says is lost in an average, but not in coarse numbers.
@@ -314,7 +323,9 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
             share = self.max_atoms < 1
             wanted.append(math.ceil(self.max_atoms * n_start) if share else int(self.max_atoms))
         if self.max_bytes is not None:
-            wanted.append(max(1, int(self.max_bytes) // atom_bytes(width, self.precision_)))
+            least = atom_bytes(width, self.precision_)
+            refuse_small(self.max_bytes, least, "one atom")
+            wanted.append(int(self.max_bytes) // least)
         return min(wanted, default=None)
 
     def _first_atoms(self, X: Matrix, rows: Rows, rng: np.random.RandomState) -> Matrix:
@@ -333,4 +344,4 @@ class NNKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         if self.init == "random":
             chosen = rng.choice(len(X), self._size, replace=False)
             return rows.take(np.sort(chosen))
-        return seed_atoms(rows, self._size, rng)[0]
+        return seed_atoms(rows, self._size, rng, self.n_jobs)[0]

@@ -112,7 +112,9 @@ def make_detector(
     if preset not in ("default", "paper"):
         raise InputError(f"preset={preset!r} is unknown; choose 'default' or 'paper'")
     chosen = METHODS[method]
-    base = {**chosen.settings, **(chosen.paper if preset == "paper" else {})}
+    # A size of one's own, or λ, takes the place of the size that the method would have.
+    sized = any(settings.get(name) for name in ("max_atoms", "max_bytes", "entropy"))
+    base = {**({} if sized else chosen.settings), **(chosen.paper if preset == "paper" else {})}
     try:
         return chosen.make(**{**base, **settings})
     except TypeError as error:

@@ -12,7 +12,7 @@ from outscope._rows import Rows
 from outscope._sklearn import check_labels, scoring_rows
 from outscope._types import FloatArray, IntArray, Matrix
 from outscope.detector import Detector
-from outscope.dictionary import RULES, NNKMeans
+from outscope.dictionary import RULES, NNKMeans, largest_atom
 from outscope.explanation import Evidence, Explanation
 from outscope.geometry import are_near, common_part
 
@@ -43,6 +43,7 @@ class NNKDetector(Detector):
     """
 
     _rules = RULES
+    _parts: tuple[str, ...] = ("dictionary_", "common_")
     common_: Matrix | None = None
 
     def __init__(
@@ -90,32 +91,28 @@ class NNKDetector(Detector):
         atoms: Matrix = self.dictionary_.atoms_
         return atoms
 
-    @property
-    def stored_bytes_(self) -> int:
-        """Bytes that the atoms, and `common_` where there is one, take in a saved model."""
-        return self.dictionary_.stored_bytes_ + self._common_bytes
-
     def _dictionary(self, **changes: Any) -> NNKMeans:
         parameters = self.get_params(deep=False)
         del parameters["contamination"]
         return NNKMeans(**{**parameters, **changes})
 
-    @property
-    def _common_bytes(self) -> int:
-        return 0 if self.common_ is None else self.common_.nbytes
-
-    def _look_for_common(self, X: Matrix) -> int | None:
-        """Set `common_`; return what it leaves of `max_bytes`."""
+    def _look_for_common(self, X: Matrix, least: int) -> None:
+        """Set `common_`, where it is looked for and affordable."""
         by_geometry = self.kernel == "gaussian" and self.bandwidth == "auto" and self.normalize
-        self.common_ = common_part(X) if by_geometry else None
-        if self.max_bytes is None:
-            return None
-        if self._common_bytes >= self.max_bytes // 2:
-            self.common_ = None
-        return self.max_bytes - self._common_bytes
+        affordable = by_geometry and self._affords(4 * X.shape[1], least)
+        self.common_ = common_part(X) if affordable else None
+
+    def _affords(self, extra: int, least: int) -> bool:
+        """Whether `extra` bytes are at most half of `max_bytes` and leave `least` for atoms."""
+        return self.max_bytes is None or max(2 * extra, extra + least) <= self.max_bytes
+
+    def _bytes_for_atoms(self, extra: Matrix | None) -> int | None:
+        """What an array beside the atoms leaves of `max_bytes`."""
+        return self.max_bytes and self.max_bytes - (0 if extra is None else extra.nbytes)
 
     def _learn(self, X: Matrix, y: Any) -> FloatArray:
-        self.dictionary_ = self._dictionary(max_bytes=self._look_for_common(X))
+        self._look_for_common(X, largest_atom(X.shape[1], self.precision))
+        self.dictionary_ = self._dictionary(max_bytes=self._bytes_for_atoms(self.common_))
         scores = self.dictionary_.learn_scores(X, check_random_state(self.random_state))
         if self.common_ is not None and are_near(self.dictionary_._geometry):
             self.common_ = None
