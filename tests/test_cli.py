@@ -205,6 +205,10 @@ def test_bad_files_get_one_clear_line(files, tmp_path, capsys):
     failed(capsys, "5 features", "score", model, tmp_path / "narrow.npy")
     np.save(tmp_path / "nan.npy", np.full((3, 24), np.nan))
     failed(capsys, "nan.npy contains NaN. Drop or repair", "score", model, tmp_path / "nan.npy")
+    np.save(tmp_path / "inf.npy", np.full((3, 24), np.inf))
+    failed(capsys, "inf.npy contains infinity.* Drop or", "score", model, tmp_path / "inf.npy")
+    np.save(tmp_path / "thin.npy", np.ones((3, 0)))
+    failed(capsys, "thin.npy: Found array with 0 f", "score", model, tmp_path / "thin.npy")
     failed(capsys, "NaN", "fit", tmp_path / "nan.npy", "--out", tmp_path / "m")
     assert not (tmp_path / "m").exists()
     failed(capsys, "several arrays", "score", model, files / "all.npz")
@@ -226,6 +230,7 @@ def test_bad_options_get_one_clear_line(files, tmp_path, capsys):
     failed(capsys, "make it first", "score", files / "model", train, "--out", tmp_path / "no/x.csv")
     failed(capsys, "--row 999", "explain", files / "model", train, "--row", "999")
     failed(capsys, "has the rows 1 to 180", "explain", files / "model", train, "--row", "0")
+    failed(capsys, "a matrix with an atom a row", "fit", train, "--set", "init=[[1],[2,3]]", *out)
     failed(capsys, "use --fpr 0.9", "fit", train, "--set", "contamination=0.9", *out)
     failed(capsys, "--seed -1: expected", "fit", train, "--seed", "-1", *out)
     failed(capsys, "--preset 'x' is unknown", "fit", train, "--preset", "x", *out)
@@ -391,7 +396,7 @@ def test_a_damaged_line_does_not_end_a_stream(texts, monkeypatch, capsys):
     assert ["error" in one for one in found] == [False, True, False, False]
     assert "line 2 of standard input is not UTF-8" in found[1]["error"]
     assert found[3]["text"] == "send money"
-    assert "1 lines are not UTF-8 and were skipped" in err
+    assert "lines skipped, since they are not UTF-8: 1" in err
     assert streamed(texts, monkeypatch, b"\xff\n") == 0
     assert list(json.loads(capsys.readouterr().out)) == ["row", "error"]
 
@@ -418,7 +423,7 @@ def test_empty_texts_are_told_by_file_and_line(texts, tmp_path, capsys):
     way = "drop it, or leave empty ones out with --skip-empty"
     failed(
         capsys,
-        rf"a.csv: line 4 \(and 1 more\) is empty; {way}",
+        rf"a.csv: line 4 is empty \(and 1 more\); {way}",
         "fit",
         tmp_path / "a.csv",
         *encoder,
@@ -487,7 +492,7 @@ def test_memory_and_files_that_fail_get_one_line(files, capsys, monkeypatch):
         failed(capsys, words, "info", files / "model")
 
 
-@pytest.mark.parametrize("module", ["numpy", "sklearn", "outscope.methods", "rich"])
+@pytest.mark.parametrize("module", ["argparse", "outscope.cli", "numpy", "sklearn", "rich"])
 def test_an_interrupt_while_modules_load_is_one_line(module):
     code = (
         "import runpy, sys\n"

@@ -86,6 +86,7 @@ def test_only_line_feeds_end_a_text(tmp_path):
         ("a.csv", b'text,label\n"two\nlines",a\nhi,\n', "label in line 4 is missing"),
         ("a.csv", "text\nhi\n".encode("utf-16"), "iconv -f UTF-16 -t UTF-8 a.csv"),
         ("a.csv", b"a;b,c\n1;2,3\n4;5,6\n", "may be separated by ',' or by ';'"),
+        ("a.csv", b'text,label\nhi,a\n"ho,b\nhe,c\n', "opens in line 3 and is never closed"),
         ("a.txt.gz", b"\x1f\x8b", "is compressed; unpack it first"),
         ("a.npy", b"x", "not a kind of file that holds texts"),
         ("a.docx", b"PK\0", "not a kind of file that holds texts"),
@@ -203,6 +204,10 @@ def test_other_columns_and_lines_are_kept(tmp_path):
     assert (found.columns, found.lines) == ({"n": [1, None]}, [2, 4])
     pq.write_table(pa.table({"text": ["a", None], "n": [1, 2]}), tmp_path / "a.parquet")
     with pytest.raises(InputError, match="text in row 2 is missing"):
+        read_texts(str(tmp_path / "a.parquet"))
+    twice = pa.table([["a"], ["b"]], names=["text", "text"])
+    pq.write_table(twice, tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="names a column twice: text"):
         read_texts(str(tmp_path / "a.parquet"))
 
 

@@ -33,12 +33,12 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> Matrix:
         rows: Matrix = validate_data(estimator, X, dtype=_KINDS, reset=reset)
     except ValueError as error:
         # What scikit-learn adds after the first line is advice on other estimators.
-        first, _, rest = str(error).partition("\n")
-        if rest and "NaN" in first:
+        first, _, _ = str(error).partition("\n")
+        if "NaN" in first or "infinity" in first:
             raise InputError(f"{first} Drop or repair those rows.") from error
         if "is expecting" in first:
             raise InputError(f"{first} Give rows like those it was fitted on.") from error
-        raise InputError(str(error)) from error
+        raise InputError(f"X: {error}") from error
     # Squares of larger values overflow float64; nothing that is an embedding comes near.
     if largest_value(rows) > 1e154:
         raise InputError("X has values too large to square (beyond 1e154); rescale the columns")

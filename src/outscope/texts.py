@@ -8,6 +8,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,28 +80,38 @@ def read_texts(
     if source == STDIN:
         if named:
             raise InputError("standard input has no columns, only lines; give a file with columns")
-        found = [line for part in stream_texts(standard_input(), 65536) for line in part]
-        for line in found:
-            if isinstance(line, InputError):
-                raise line
-        return _of_lines([line for line in found if isinstance(line, str)], "standard input")
+        return _of_stdin()
     path, column = _split(source)
     suffix = _checked_suffix(path)
-    if suffix not in TABLES:
-        if column or named:
-            raise InputError(f"{path} has no columns, only lines; give a .csv, .tsv or .jsonl file")
-        return _of_lines(_lines(decode(path.read_bytes(), path)), str(path))
+    if suffix in TABLES:
+        return _of_table(path, suffix, column or text_column, label_column, labels)
+    if column or named:
+        raise InputError(f"{path} has no columns, only lines; give a .csv, .tsv or .jsonl file")
+    if suffix not in LINES:
+        logger.warning("%s is read as a text a line; name it .csv or .jsonl if it is", path)
+    return _of_lines(_lines(decode(path.read_bytes(), path)), str(path))
+
+
+def _of_stdin() -> Texts:
+    found: list[str] = []
+    for line in chain.from_iterable(stream_texts(standard_input(), 65536)):
+        if isinstance(line, InputError):
+            raise line
+        found.append(line)
+    return _of_lines(found, "standard input")
+
+
+def _of_table(path: Path, suffix: str, text: str | None, label: str | None, labels: bool) -> Texts:
     columns, lines = _table(path, suffix)
     if not columns or not next(iter(columns.values())):
         raise InputError(f"{path} has 0 rows; nothing to do")
-    names = list(columns)
-    text = _column(path, names, column or text_column, "text", "--text-column")
+    text = _column(path, list(columns), text, "text", "--text-column")
     texts = _checked(path, text, columns[text], lines)
-    if labels and label_column is None and "label" in names and text != "label":
-        label_column = "label"
+    if labels and label is None and "label" in columns and text != "label":
+        label = "label"
     given = None
-    if label_column is not None:
-        label = _column(path, names, label_column, "label", "--label-column")
+    if label is not None:
+        label = _column(path, list(columns), label, "label", "--label-column")
         given = _checked(path, label, columns[label], lines, label=True)
     return Texts(texts, given, {n: v for n, v in columns.items() if n != text}, lines)
 
@@ -133,7 +144,6 @@ def _checked_suffix(path: Path) -> str:
         with path.open("rb") as file:
             if b"\0" in file.read(1 << 20):
                 raise InputError(f"{path} is not a kind of file that holds texts; give {KINDS}")
-        logger.warning("%s is read as a text a line; name it .csv or .jsonl if it is that", path)
     return suffix
 
 
@@ -196,8 +206,8 @@ def _lines(text: str) -> list[str]:
 def _table(path: Path, suffix: str) -> tuple[dict[str, list[Any]], Sequence[int]]:
     """The columns of a file, and the line of each of its rows where it has lines."""
     if suffix == ".parquet":
+        _refuse_twice(path, _parquet(path, "read_schema").names)
         table = _parquet(path, "read_table")
-        _refuse_twice(path, table.column_names)
         return {n: table[n].to_pylist() for n in table.column_names}, ()
     text = decode(path.read_bytes(), path)
     if suffix in (".jsonl", ".ndjson"):
@@ -259,10 +269,25 @@ def _csv_table(path: Path, text: str, mark: str) -> tuple[dict[str, list[Any]], 
             before = reader.line_num
     except csv.Error as error:
         raise InputError(f"{path} cannot be read at line {reader.line_num}: {error}") from error
+    _refuse_open_quote(path, text, mark, lines)
     while rows and not any(rows[-1]):
         rows.pop()
     columns = {name: [row[i] for row in rows] for i, name in enumerate(names)}
     return columns, lines[: len(rows)]
+
+
+def _refuse_open_quote(path: Path, text: str, mark: str, lines: list[int]) -> None:
+    """A quote that is never closed makes one text of all that follows."""
+    last = islice(io.StringIO(text, newline=""), lines[-1] - 1 if lines else 0, None)
+    try:
+        for _ in csv.reader(last, delimiter=mark, strict=True):
+            pass
+    except csv.Error as error:
+        if "end of data" in str(error):
+            raise InputError(
+                f"{path}: a double quote opens in line {lines[-1] if lines else 1} and is never "
+                "closed; close it, or write it twice inside of quotes"
+            ) from error
 
 
 def _parquet(path: Path, read: str) -> Any:

@@ -20,18 +20,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 = done, 2 = the input was not usable, 70 = a bug, 130 = interrupted."""
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (stays open as long as we live)
-    try:
-        options = _parser().parse_args(arguments)
-        if sys.stdout is None:
-            say("outscope: standard output is closed; redirect it to a file or to /dev/null")
-            return 2
-        return _run(options)
-    except KeyboardInterrupt:
-        say("outscope: interrupted; no file is half written")
-        return 130
-
-
-def _run(options: Any) -> int:
+    options = _parser().parse_args(arguments)
+    if sys.stdout is None:
+        say("outscope: standard output is closed; redirect it to a file or to /dev/null")
+        return 2
     try:
         with warnings_said():
             options.run(options)
@@ -45,6 +37,9 @@ def _run(options: Any) -> int:
         except OSError:
             _close_stdout()
         return 2
+    except KeyboardInterrupt:
+        say("outscope: interrupted; no file is half written")
+        return 130
     except Exception:
         traceback.print_exc()
         say("outscope: this is a bug of Outscope; please report it with the lines above")

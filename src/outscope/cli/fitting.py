@@ -158,7 +158,7 @@ def _without_empty(items: Items, source: str, options: Any) -> Items:
         first = next(i for i, text in enumerate(items.texts) if not text.strip())
         many = "" if empty == 1 else f" (and {empty - 1} more)"
         raise InputError(
-            f"{source}: {place(items.lines, first)}{many} is empty; drop it, or leave empty ones "
+            f"{source}: {place(items.lines, first)} is empty{many}; drop it, or leave empty ones "
             "out with --skip-empty"
         )
     if not kept:

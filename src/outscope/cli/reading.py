@@ -105,7 +105,7 @@ def rows_for(model: Any, items: Items, source: str, advance: Any = lambda done: 
         if items.texts is None:
             raise InputError(
                 f"{source} holds embeddings, but this model was fitted on texts; give texts "
-                "(.txt, .csv, .tsv, .jsonl, .parquet)"
+                "(.txt, .csv, .tsv, .jsonl, or .parquet with --text-column)"
             )
         return model.rows_of(items.texts, advance)
     if items.rows is None:

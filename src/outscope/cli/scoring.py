@@ -181,7 +181,7 @@ def _score_stream(model: Any, options: Any) -> None:
         raise InputError("standard input has 0 texts; nothing to do")
     say(f"{strange:,} of {done:,} texts are out of scope (above {model.threshold_:.4g})")
     if skipped:
-        say(f"{skipped:,} lines are not UTF-8 and were skipped; their records have an error")
+        say(f"lines skipped, since they are not UTF-8: {skipped:,} (their records have an error)")
 
 
 def _answers(lines: list[Any], first: int, found: Iterable[Any]) -> Iterator[dict[str, Any]]:
