@@ -4,30 +4,34 @@ Fit a small detector on what is in scope; get for every new input a score (`ood_
 stranger), a decision with a guaranteed false-alarm rate, and the reason.
 """
 
-from outscope.baselines import (
-    ClasswiseKMeansDetector,
-    KMeansDetector,
-    KNNDetector,
-    MahalanobisDetector,
-)
-from outscope.classwise import ClasswiseNNKDetector
-from outscope.confidence import BLOODDetector, D2UDetector, EnergyDetector, MSPDetector
-from outscope.detector import Detector
-from outscope.dictionary import NNKMeans
-from outscope.errors import (
-    InputError,
-    MissingExtraError,
-    ModelFileError,
-    NoPromiseWarning,
-    OutscopeError,
-)
-from outscope.explanation import Evidence, Explanation
-from outscope.loading import load
-from outscope.methods import make_detector
-from outscope.nnk import NNKDetector
-from outscope.text.encoders import make_encoder
-from outscope.text.pipeline import TextDetector, Verdict
-from outscope.threshold import ConformalThreshold, Promise
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from outscope.baselines import (
+        ClasswiseKMeansDetector,
+        KMeansDetector,
+        KNNDetector,
+        MahalanobisDetector,
+    )
+    from outscope.classwise import ClasswiseNNKDetector
+    from outscope.confidence import BLOODDetector, D2UDetector, EnergyDetector, MSPDetector
+    from outscope.detector import Detector
+    from outscope.dictionary import NNKMeans
+    from outscope.errors import (
+        InputError,
+        MissingExtraError,
+        ModelFileError,
+        NoPromiseWarning,
+        OutscopeError,
+    )
+    from outscope.explanation import Evidence, Explanation
+    from outscope.loading import load
+    from outscope.methods import make_detector
+    from outscope.nnk import NNKDetector
+    from outscope.text.encoders import make_encoder
+    from outscope.text.pipeline import TextDetector, Verdict
+    from outscope.threshold import ConformalThreshold, Promise
 
 __version__ = "0.1.0"
 
@@ -59,3 +63,31 @@ __all__ = [
     "make_detector",
     "make_encoder",
 ]
+
+# Loaded when they are first asked for: scikit-learn and numba take seconds, a help text needs none.
+_HOMES = {
+    "baselines": "ClasswiseKMeansDetector KMeansDetector KNNDetector MahalanobisDetector",
+    "classwise": "ClasswiseNNKDetector",
+    "confidence": "BLOODDetector D2UDetector EnergyDetector MSPDetector",
+    "detector": "Detector",
+    "dictionary": "NNKMeans",
+    "errors": "InputError MissingExtraError ModelFileError NoPromiseWarning OutscopeError",
+    "explanation": "Evidence Explanation",
+    "loading": "load",
+    "methods": "make_detector",
+    "nnk": "NNKDetector",
+    "text.encoders": "make_encoder",
+    "text.pipeline": "TextDetector Verdict",
+    "threshold": "ConformalThreshold Promise",
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names.split():
+            return getattr(import_module(f"outscope.{home}"), name)
+    raise AttributeError(f"module 'outscope' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

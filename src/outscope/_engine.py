@@ -17,6 +17,7 @@ from outscope._kernels.parallel import available_cores, for_ranges
 from outscope._kernels.select import measure_rows, nearest_rows
 from outscope._leading import Leading, leading_part, what_is_left
 from outscope._types import FloatArray, Matrix
+from outscope.errors import InputError
 
 # Rows a worker takes at a time: smaller blocks make BLAS pack the atoms again and again (256 rows:
 # up to a fifth slower). With many atoms fewer rows, so that a block's products stay within 8 MB.
@@ -32,7 +33,7 @@ PAYS_AFTER = 64
 NARROWEST = 256
 
 
-class NonFiniteRowsError(ValueError):
+class NonFiniteRowsError(InputError):
     """A row holds NaN or infinity, or is too long to compute with."""
 
     def __init__(self) -> None:

@@ -28,6 +28,13 @@ def _is_number(value: Any, kind: type) -> bool:
     return isinstance(value, kind) and not isinstance(value, (bool, np.bool_))
 
 
+def _is_matrix(value: Any) -> bool:
+    try:
+        return np.ndim(value) == 2
+    except ValueError:  # rows of different lengths
+        return False
+
+
 def at_least(low: int) -> Rule:
     """A whole number from `low` on."""
     return Rule(
@@ -58,7 +65,7 @@ POSITIVE = Rule(
 NOT_NEGATIVE = Rule(
     lambda value: _is_number(value, Real) and 0 <= value < np.inf, "a finite number of at least 0"
 )
-MATRIX = Rule(lambda value: np.ndim(value) == 2, "a matrix with an atom a row")
+MATRIX = Rule(_is_matrix, "a matrix with an atom a row")
 JOBS = one_of(None) | Rule(
     lambda value: _is_number(value, Integral) and value != 0, "a whole number other than 0"
 )

@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from outscope._types import Matrix
+from outscope.errors import InputError
 
 __all__ = [
     "Sized",
@@ -39,15 +40,15 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> Matrix:
         rows: Matrix = validate_data(estimator, X, dtype=_KINDS, order="C", reset=reset)
     except ValueError as error:
         # What scikit-learn adds after the first line is advice on other estimators.
-        first, _, rest = str(error).partition("\n")
-        if rest and "NaN" in first:
-            raise ValueError(f"{first} Drop or repair those rows.") from error
+        first, _, _ = str(error).partition("\n")
+        if "NaN" in first or "infinity" in first:
+            raise InputError(f"{first} Drop or repair those rows.") from error
         if "is expecting" in first:
-            raise ValueError(f"{first} Give rows like those it was fitted on.") from error
-        raise
+            raise InputError(f"{first} Give rows like those it was fitted on.") from error
+        raise InputError(f"X: {error}") from error
     # Squares of larger values overflow float64; nothing that is an embedding comes near.
     if largest_value(rows) > 1e154:
-        raise ValueError("X has values too large to square (beyond 1e154); rescale the columns")
+        raise InputError("X has values too large to square (beyond 1e154); rescale the columns")
     return rows
 
 
@@ -125,17 +126,17 @@ def check_labels(y: Any, n_rows: int) -> np.ndarray[Any, Any]:
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels.ravel()
     if labels.ndim != 1:
-        raise ValueError(f"y has shape {labels.shape}; expected one label for each row of X")
+        raise InputError(f"y has shape {labels.shape}; expected one label for each row of X")
     if len(labels) != n_rows:
-        raise ValueError(
+        raise InputError(
             f"y has {len(labels)} labels but X has {n_rows} rows; give one label for each row"
         )
     if labels.dtype.kind == "O":
         labels = _plain_labels(labels.tolist())
     if labels.dtype.kind not in "biufU" or labels.dtype.char == "g":
-        raise ValueError(f"y holds labels of type {labels.dtype}; convert them to text first")
+        raise InputError(f"y holds labels of type {labels.dtype}; convert them to text first")
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        raise ValueError("y contains NaN or infinity; drop those rows or name their class")
+        raise InputError("y contains NaN or infinity; drop those rows or name their class")
     return labels
 
 
@@ -144,11 +145,11 @@ def _plain_labels(labels: list[Any]) -> np.ndarray[Any, Any]:
     kinds = {type(label) for label in labels}
     missing = {"NoneType", "NAType", "NaTType"} & {kind.__name__ for kind in kinds}
     if missing or any(isinstance(label, float) and label != label for label in labels):
-        raise ValueError("y contains missing labels; drop those rows or name their class")
+        raise InputError("y contains missing labels; drop those rows or name their class")
     families = {
         next((f for f in (bool, str, Number) if issubclass(kind, f)), kind) for kind in kinds
     }
     if len(families) > 1:
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
-        raise ValueError(f"y mixes labels of types {names}; convert them all to one type")
+        raise InputError(f"y mixes labels of types {names}; convert them all to one type")
     return np.array(labels)

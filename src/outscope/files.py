@@ -144,6 +144,8 @@ def check_writable(path: Path) -> None:
         raise InputError(f"{path} is a folder; give the name of a file to write")
     if not (path.parent or Path()).is_dir():
         raise InputError(f"the folder of {path} does not exist; make it first")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write {path}: its folder is not yours to write to")
     if path.suffix.lower() == ".parquet":
         require("pyarrow.parquet", extra="parquet")
 

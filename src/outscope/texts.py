@@ -1,27 +1,40 @@
-"""Texts, and labels beside them, from files and from standard input."""
+"""Texts, and labels and other columns beside them, from files and from standard input."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from outscope.errors import InputError, require
 
+logger = logging.getLogger("outscope")
+
 KINDS = ".txt (a text a line), .csv, .tsv, .jsonl or .parquet"
 LINES, TABLES = (".txt",), (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
+ARRAYS, PACKED = (".npy", ".npz"), (".gz", ".bz2", ".xz", ".zst", ".zip")
 STDIN = "-"
+MARKS, SAMPLED_ROWS, SAMPLED = ",;\t|", 50, 1 << 20
 
 
 class Texts(NamedTuple):
-    """Texts and, where the file has them, labels."""
+    """Texts and, where the file has them, labels and all columns but that of the texts."""
 
     texts: list[str]
-    labels: list[str] | None
+    labels: list[str] | None = None
+    columns: dict[str, list[Any]] = {}
+    lines: Sequence[int] = ()  # of the file where each text starts; none in parquet
+
+
+def place(lines: Sequence[int], i: int) -> str:
+    """Where the i-th text is, as somebody who opens the file finds it."""
+    return f"line {lines[i]}" if lines else f"row {i + 1}"
 
 
 def holds_texts(source: str) -> bool:
@@ -29,7 +42,7 @@ def holds_texts(source: str) -> bool:
     path, column = _split(source)
     suffix = path.suffix.lower()
     if suffix != ".parquet" or not path.is_file():
-        return source == STDIN or suffix in (*LINES, *TABLES)
+        return suffix not in (*ARRAYS, ".parquet")
     types = require("pyarrow.types", extra="parquet")
     fields = _parquet(path, "read_schema")
     looked_at = [field for field in fields if column in (None, field.name)]
@@ -46,9 +59,9 @@ def _split(source: str) -> tuple[Path, str | None]:
     return path, None
 
 
-def has_lines_only(source: str) -> bool:
-    """Whether a source has no columns."""
-    return source == STDIN or _split(source)[0].suffix.lower() in LINES
+def has_columns(source: str) -> bool:
+    """Whether a source is a table."""
+    return source != STDIN and _split(source)[0].suffix.lower() in TABLES
 
 
 def read_texts(
@@ -63,73 +76,112 @@ def read_texts(
     The text column is "text" unless named; labels, where they are wanted, are taken from the
     column named, or from one called "label".
     """
+    named = text_column or label_column
     if source == STDIN:
-        if text_column or label_column:
+        if named:
             raise InputError("standard input has no columns, only lines; give a file with columns")
-        found = [line for part in stream_texts(sys.stdin.buffer, 65536) for line in part]
-        return _some(Texts(found, None), "standard input")
+        return _of_stdin()
     path, column = _split(source)
     suffix = _checked_suffix(path)
-    if suffix in LINES:
-        if column or text_column or label_column:
-            raise InputError(f"{path} has no columns, only lines; give a .csv, .tsv or .jsonl file")
-        return _some(Texts(_lines(decode(path.read_bytes(), path)), None), str(path))
-    rows = _rows(path, suffix)
-    if not rows:
+    if suffix in TABLES:
+        return _of_table(path, suffix, column or text_column, label_column, labels)
+    if column or named:
+        raise InputError(f"{path} has no columns, only lines; give a .csv, .tsv or .jsonl file")
+    if suffix not in LINES:
+        logger.warning("%s is read as a text a line; name it .csv or .jsonl if it is", path)
+    return _of_lines(_lines(decode(path.read_bytes(), path)), str(path))
+
+
+def _of_stdin() -> Texts:
+    found: list[str] = []
+    for line in chain.from_iterable(stream_texts(standard_input(), 65536)):
+        if isinstance(line, InputError):
+            raise line
+        found.append(line)
+    return _of_lines(found, "standard input")
+
+
+def _of_table(path: Path, suffix: str, text: str | None, label: str | None, labels: bool) -> Texts:
+    columns, lines = _table(path, suffix)
+    if not columns or not next(iter(columns.values())):
         raise InputError(f"{path} has 0 rows; nothing to do")
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    text = _column(path, names, column or text_column, "text", "--text-column")
-    label = label_column
-    if labels and label is None and "label" in names and text != "label":
+    text = _column(path, list(columns), text, "text", "--text-column")
+    texts = _checked(path, text, columns[text], lines)
+    if labels and label is None and "label" in columns and text != "label":
         label = "label"
-    texts = [_value(path, i, row.get(text), text) for i, row in enumerate(rows)]
-    if label is None:
-        return Texts(texts, None)
-    label = _column(path, names, label, "label", "--label-column")
-    return Texts(texts, [_label(path, i, row.get(label), label) for i, row in enumerate(rows)])
+    given = None
+    if label is not None:
+        label = _column(path, list(columns), label, "label", "--label-column")
+        given = _checked(path, label, columns[label], lines, label=True)
+    return Texts(texts, given, {n: v for n, v in columns.items() if n != text}, lines)
+
+
+def _of_lines(found: list[str], source: str) -> Texts:
+    if not found:
+        raise InputError(f"{source} has 0 texts; nothing to do")
+    return Texts(found, lines=range(1, len(found) + 1))
 
 
 def _checked_suffix(path: Path) -> str:
     suffix = path.suffix.lower()
     if not path.exists():
-        raise InputError(f"{path} does not exist; give a {KINDS} file")
+        raise InputError(
+            f"{path} does not exist; give texts, as {KINDS}, or embeddings, as .npy, .npz or "
+            ".parquet"
+        )
     if path.is_dir():
         raise InputError(f"{path} is a folder; give a {KINDS} file")
-    if suffix not in (*LINES, *TABLES):
+    if suffix in PACKED:
+        raise InputError(
+            f"{path} is compressed; unpack it first (as with gunzip), or unpack it into a pipe and "
+            "give - for the file"
+        )
+    if suffix in ARRAYS:
         raise InputError(f"{path} is not a kind of file that holds texts; give {KINDS}")
-    if path.stat().st_size == 0:
+    if path.is_file() and path.stat().st_size == 0:
         raise InputError(f"{path} is empty (0 bytes); was it written completely?")
+    if path.is_file() and suffix not in (*LINES, *TABLES):
+        with path.open("rb") as file:
+            if b"\0" in file.read(1 << 20):
+                raise InputError(f"{path} is not a kind of file that holds texts; give {KINDS}")
     return suffix
 
 
-def stream_texts(stream: Any, size: int) -> Iterator[list[str]]:
-    """Lines of a stream as texts: whatever can be read now, at most `size` at a time."""
-    rest, number = b"", 0
+def standard_input() -> Any:
+    """Bytes of standard input."""
+    if sys.stdin is None:
+        raise InputError("standard input is closed; give the name of a file")
+    return sys.stdin.buffer
+
+
+def stream_texts(stream: Any, size: int) -> Iterator[list[str | InputError]]:
+    """Lines of a stream as texts: whatever can be read now, at most `size` at a time.
+
+    In the place of a line that is not UTF-8 stands an error that says so.
+    """
+    pieces, number = [], 0
     while chunk := stream.read1(1 << 16):
-        *lines, rest = (rest + chunk).split(b"\n")
+        pieces.append(chunk)
+        if b"\n" not in chunk:
+            continue
+        *lines, rest = b"".join(pieces).split(b"\n")
+        pieces = [rest]
         for start in range(0, len(lines), size):
-            yield from _decoded(lines[start : start + size], number)
-            number += len(lines[start : start + size])
-    if rest:
-        yield from _decoded([rest], number)
+            part = lines[start : start + size]
+            yield [_decoded(line, number + i) for i, line in enumerate(part, 1)]
+            number += len(part)
+    if rest := b"".join(pieces):
+        yield [_decoded(rest, number + 1)]
 
 
-def _decoded(lines: list[bytes], before: int) -> Iterator[list[str]]:
-    """Lines as one list of texts; those before a damaged one are handed on first."""
-    texts: list[str] = []
-    for number, line in enumerate(lines, before + 1):
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            if texts:
-                yield texts
-            raise InputError(
-                f"line {number} of standard input is not UTF-8 (byte {error.start} of it is "
-                f"0x{line[error.start]:02x}); convert it first, as with iconv -t UTF-8"
-            ) from error
-        texts.append(text.removesuffix("\r"))
-    if texts:
-        yield texts
+def _decoded(line: bytes, number: int) -> str | InputError:
+    try:
+        return line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        return InputError(
+            f"line {number} of standard input is not UTF-8 (byte {error.start} of it is "
+            f"0x{line[error.start]:02x}); convert it first, as with iconv -t UTF-8"
+        )
 
 
 def decode(content: bytes, path: Path) -> str:
@@ -138,9 +190,10 @@ def decode(content: bytes, path: Path) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
+        likely = "UTF-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "LATIN1"
         raise InputError(
             f"{path} is not UTF-8: line {line} has the byte 0x{content[error.start]:02x}; convert "
-            f"it first, as with iconv -f LATIN1 -t UTF-8 {path.name}"
+            f"it first, as with iconv -f {likely} -t UTF-8 {path.name}"
         ) from error
 
 
@@ -150,43 +203,91 @@ def _lines(text: str) -> list[str]:
     return [line.removesuffix("\r") for line in found]
 
 
-def _some(found: Texts, source: str) -> Texts:
-    if not found.texts:
-        raise InputError(f"{source} has 0 texts; nothing to do")
-    return found
-
-
-def _rows(path: Path, suffix: str) -> list[dict[str, Any]]:
+def _table(path: Path, suffix: str) -> tuple[dict[str, list[Any]], Sequence[int]]:
+    """The columns of a file, and the line of each of its rows where it has lines."""
     if suffix == ".parquet":
-        rows: list[dict[str, Any]] = _parquet(path, "read_table").to_pylist()
-        return rows
+        _refuse_twice(path, _parquet(path, "read_schema").names)
+        table = _parquet(path, "read_table")
+        return {n: table[n].to_pylist() for n in table.column_names}, ()
     text = decode(path.read_bytes(), path)
     if suffix in (".jsonl", ".ndjson"):
-        return list(_json_rows(path, _lines(text)))
-    return _csv_rows(path, text, "\t" if suffix == ".tsv" else ",")
+        return _json_table(path, text)
+    return _csv_table(path, text, "\t" if suffix == ".tsv" else _mark(path, text))
 
 
-def _csv_rows(path: Path, text: str, mark: str) -> list[dict[str, Any]]:
+def _refuse_twice(path: Path, names: list[str]) -> None:
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise InputError(f"{path} names a column twice: {', '.join(twice)}; rename one of them")
+
+
+def _mark(path: Path, text: str) -> str:
+    """What separates columns: what parts the header and is found in rows, too."""
+    csv.field_size_limit(2**31 - 1)
+    likely, sure = [], []
+    for mark in MARKS:
+        rows = csv.reader(io.StringIO(text[:SAMPLED], newline=""), delimiter=mark)
+        try:
+            names = next(rows, [])
+            counts = [len(row) for row, _ in zip(rows, range(SAMPLED_ROWS), strict=False) if row]
+        except csv.Error:
+            continue
+        if len(text) > SAMPLED:
+            counts = counts[:-1]  # its last row may have been cut
+        # A quote that is left in a name was parted from its other one.
+        if len(names) > 1 and '"' not in "".join(names) and max(counts, default=2) > 1:
+            likely.append(mark)
+            if all(count == len(names) for count in counts):
+                sure.append(mark)
+    found = sure or likely or [","]
+    if len(found) > 1:
+        raise InputError(
+            f"{path} may be separated by {' or by '.join(map(repr, found))}; put names and texts "
+            "that hold one of these in double quotes, or give a .tsv or .jsonl file"
+        )
+    return found[0]
+
+
+def _csv_table(path: Path, text: str, mark: str) -> tuple[dict[str, list[Any]], list[int]]:
     csv.field_size_limit(2**31 - 1)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark)
-    rows: list[dict[str, Any]] = []
+    rows: list[list[Any]] = []
+    lines: list[int] = []
     try:
-        names = next(reader, [])
-        if len(set(names)) < len(names):
-            raise InputError(f"{path} names a column twice: {', '.join(names)}")
+        names = [name.strip() or f"column {i}" for i, name in enumerate(next(reader, []), 1)]
+        _refuse_twice(path, names)
+        before = reader.line_num
         for values in reader:
             if len(values) > len(names):
                 raise InputError(
-                    f"{path}: line {reader.line_num} has {len(values)} fields for {len(names)} "
+                    f"{path}: line {before + 1} has {len(values)} fields for {len(names)} "
                     "columns; put texts that hold the separator in double quotes"
                 )
             # An empty line is an empty text, so that results stay in step with lines.
-            rows.append(dict(zip(names, values or [""] * len(names), strict=False)))
+            missing = None if values else ""
+            rows.append([*values, *[missing] * (len(names) - len(values))])
+            lines.append(before + 1)
+            before = reader.line_num
     except csv.Error as error:
         raise InputError(f"{path} cannot be read at line {reader.line_num}: {error}") from error
-    while rows and not any(rows[-1].values()):
+    _refuse_open_quote(path, text, mark, lines)
+    while rows and not any(rows[-1]):
         rows.pop()
-    return rows
+    columns = {name: [row[i] for row in rows] for i, name in enumerate(names)}
+    return columns, lines[: len(rows)]
+
+
+def _refuse_open_quote(path: Path, text: str, mark: str, lines: list[int]) -> None:
+    """A quote that is never closed makes one text of all that follows."""
+    last = islice(io.StringIO(text, newline=""), lines[-1] - 1 if lines else 0, None)
+    try:
+        for _ in csv.reader(last, delimiter=mark, strict=True):
+            pass
+    except csv.Error as error:
+        if "end of data" in str(error):
+            raise InputError(
+                f"{path}: a double quote opens in line {lines[-1] if lines else 1} and is never "
+                "closed; close it, or write it twice inside of quotes"
+            ) from error
 
 
 def _parquet(path: Path, read: str) -> Any:
@@ -197,17 +298,21 @@ def _parquet(path: Path, read: str) -> Any:
         raise InputError(f"{path} cannot be read as parquet: {error}") from error
 
 
-def _json_rows(path: Path, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(lines, 1):
+def _json_table(path: Path, text: str) -> tuple[dict[str, list[Any]], list[int]]:
+    rows, lines = [], []
+    for number, line in enumerate(_lines(text), 1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{path}: line {number} is not JSON ({error})") from error
         if not isinstance(row, dict):
             raise InputError(f"{path}: line {number} is no object; expected one with a text field")
-        yield row
+        rows.append(row)
+        lines.append(number)
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}, lines
 
 
 def _column(path: Path, names: list[str], name: str | None, usual: str, option: str) -> str:
@@ -224,14 +329,20 @@ def _column(path: Path, names: list[str], name: str | None, usual: str, option: 
     return name
 
 
-def _value(path: Path, i: int, value: Any, column: str) -> str:
-    if not isinstance(value, str):
-        kind = "missing" if value is None else f"a {type(value).__name__}"
-        raise InputError(f"{path}: {column} of row {i + 1} is {kind}; expected a text")
-    return value
-
-
-def _label(path: Path, i: int, value: Any, column: str) -> str:
-    if value is None or (isinstance(value, str) and not value.strip()):
-        raise InputError(f"{path}: {column} of row {i + 1} is missing; name its class or drop it")
-    return str(value)
+def _checked(
+    path: Path, column: str, values: list[Any], lines: Sequence[int], *, label: bool = False
+) -> list[str]:
+    """The values of a column as texts, or as labels, which may be of any kind but not missing."""
+    for i, value in enumerate(values):
+        where = f"{path}: {column} in {place(lines, i)}"
+        if value is None or (label and not str(value).strip()):
+            raise InputError(f"{where} is missing; {'name its class or ' * label}drop it")
+        if not label and not isinstance(value, str):
+            raise InputError(f"{where} is {value!r:.60}; expected a text")
+        try:
+            str(value).encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"{where} holds half of a surrogate pair, which is no character; write it again"
+            ) from error
+    return [str(value) for value in values]

@@ -4,34 +4,64 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
-from outscope.cli import describing, detecting, paper, training
-from outscope.cli.show import say
+from outscope.cli import describing, fitting, paper, scoring, training
+from outscope.cli.show import say, warnings_said
 from outscope.errors import OutscopeError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; 0 = done, 2 = the input was not usable, 130 = interrupted."""
+    """Run one command; 0 = done, 2 = the input was not usable, 70 = a bug, 130 = interrupted."""
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (stays open as long as we live)
     options = _parser().parse_args(arguments)
     if sys.stdout is None:
         say("outscope: standard output is closed; redirect it to a file or to /dev/null")
         return 2
     try:
-        options.run(options)
+        with warnings_said():
+            options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of the pipe has seen enough; that is no failure of ours.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OutscopeError, ValueError, OSError, MemoryError) as error:
-        say(f"outscope: {' '.join(str(error).split()) or type(error).__name__}")
+        _close_stdout()  # the reader of the pipe has seen enough; that is no failure of ours
+    except (OutscopeError, OSError, MemoryError) as error:
+        say(f"outscope: {_words(error, options)}")
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _close_stdout()
         return 2
     except KeyboardInterrupt:
         say("outscope: interrupted; no file is half written")
         return 130
+    except Exception:
+        traceback.print_exc()
+        say("outscope: this is a bug of Outscope; please report it with the lines above")
+        return 70
     return 0
+
+
+def _close_stdout() -> None:
+    """Keep Python from writing what is left when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _words(error: BaseException, options: Any) -> str:
+    """An error on one line, in words of the command line: fpr=0.1 is --fpr 0.1."""
+    if isinstance(error, OSError) and error.strerror:
+        return ": ".join(str(part) for part in (error.filename, error.strerror) if part)
+
+    def option(found: re.Match[str]) -> str:
+        return f"--{found[1].replace('_', '-')} " if hasattr(options, found[1]) else found[0]
+
+    text = " ".join(str(error).split()) or "there is not enough memory"
+    return re.sub(r"\b([a-z_]+)=", option, text).replace("save() wrote", "outscope fit wrote")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -67,28 +97,28 @@ def _parser() -> argparse.ArgumentParser:
 
 COMMANDS: dict[str, tuple[Callable[[Any], None], Callable[..., None], str, str]] = {
     "fit": (
-        detecting.fit,
-        detecting.fit_arguments,
+        fitting.fit,
+        fitting.fit_arguments,
         "learn what is in scope and save a detector",
         "outscope fit tickets.csv --method c-nnk-means --calibrate held-out.csv --out model",
     ),
     "score": (
-        detecting.score,
-        detecting.score_arguments,
+        scoring.score,
+        scoring.score_arguments,
         "score items; higher means stranger",
         "outscope score model new.txt --out scores.csv    (or: … | outscope score model -)",
     ),
     "eval": (
-        detecting.evaluate,
-        detecting.eval_arguments,
+        scoring.evaluate,
+        scoring.eval_arguments,
         "measure how well a detector tells in-scope from out-of-scope items",
         "outscope eval model --inside test.txt --outside strange.txt",
     ),
     "explain": (
-        detecting.explain,
-        detecting.explain_arguments,
+        describing.explain,
+        describing.explain_arguments,
         "show which atoms and training items carry an item, and what stays unexplained",
-        "outscope explain model new.txt --row 0 --row 7",
+        "outscope explain model new.txt --row 1 --row 7",
     ),
     "embed": (
         training.embed,

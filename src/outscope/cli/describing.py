@@ -1,12 +1,26 @@
-"""info, methods and demo: the commands that show."""
+"""explain, info, methods and demo: the commands that show."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from typing import Any
 
-from outscope.cli.show import flat, progress, say, size, table
+from outscope.cli.reading import ITEMS, Items, about, column_arguments, read_items, rows_for
+from outscope.cli.show import TABLE_ROWS, flat, progress, say, size, table
+from outscope.errors import InputError
+
+
+def explain_arguments(explain: argparse.ArgumentParser) -> None:
+    """Options of explain."""
+    explain.add_argument("model", help="folder that fit wrote (an NNK method)")
+    explain.add_argument("items", metavar="FILE", help=ITEMS)
+    column_arguments(explain)
+    explain.add_argument(
+        "--row", type=int, action="append", help="only this row, 1 the first (repeatable)"
+    )
+    explain.add_argument("--top", type=int, default=3, help="atoms to show (default 3)")
 
 
 def info_arguments(info: argparse.ArgumentParser) -> None:
@@ -24,6 +38,72 @@ def no_arguments(_: argparse.ArgumentParser) -> None:
     """Options of a command without any."""
 
 
+def explain(options: Any) -> None:
+    """Show which atoms and training items carry an item, and what stays unexplained."""
+    from outscope.files import print_jsonl
+    from outscope.loading import load
+    from outscope.nnk import NNKDetector
+
+    model: Any = load(options.model)
+    detector = getattr(model, "detector_", model)
+    if not isinstance(detector, NNKDetector):
+        raise InputError(
+            f"{options.model} is a {type(detector).__name__}, which cannot explain; "
+            "fit one of the nnk methods"
+        )
+    if options.top < 1:
+        raise InputError(f"--top {options.top}: expected at least 1")
+    items = read_items(options.items, options)
+    chosen = list(range(1, len(items) + 1)) if options.row is None else options.row
+    for row in chosen:
+        if not 1 <= row <= len(items):
+            raise InputError(
+                f"--row {row} is not in {options.items}, which has the rows 1 to {len(items)}"
+            )
+    places = [row - 1 for row in chosen]
+    texts = None if items.texts is None else [items.texts[i] for i in places]
+    rows = None if items.rows is None else items.rows[places]
+    with about(options.items):
+        taken = rows_for(model, Items(texts, rows), options.items)
+        found = detector.explain(taken, n_atoms=options.top)
+    known = {}
+    if texts is not None:
+        lines = zip(model.remembered_lines_.tolist(), model.remembered_texts_, strict=True)
+        known = dict(zip(model.remembered_rows_.tolist(), lines, strict=True))
+    if not sys.stdout.isatty():
+        print_jsonl(_reasons(chosen, texts, found, known))
+        return
+    for place, (row, one) in enumerate(zip(chosen[:TABLE_ROWS], found, strict=False)):
+        _show_reason(f"row {row}" if texts is None else repr(texts[place]), one, known)
+
+
+def _reasons(chosen: Any, texts: Any, found: Any, known: Any) -> Iterator[dict[str, Any]]:
+    for place, (row, one) in enumerate(zip(chosen, found, strict=True)):
+        record = {"row": row, **({} if texts is None else {"text": texts[place]}), **one.as_dict()}
+        for evidence in record["evidence"]:
+            if known:
+                evidence["texts"] = [known[r][1] for r in evidence["rows"]]
+            evidence["rows"] = [(known[r][0] if known else r) + 1 for r in evidence["rows"]]
+        yield record
+
+
+def _show_reason(title: str, one: Any, known: Any) -> None:
+    verdict = "out of scope" if one.is_ood else "in scope"
+    print(f"\n{title}: {verdict}, score {one.ood_score:.4g}, {one.unexplained:.0%} unexplained")
+    table(
+        ["atom", "share", "in-scope items behind it", "classes"],
+        [
+            [
+                e.atom,
+                f"{e.share:.0%}",
+                "\n".join(known[r][1] if known else f"row {r + 1}" for r in e.rows),
+                ", ".join(dict.fromkeys(map(str, e.labels))),
+            ]
+            for e in one.evidence
+        ],
+    )
+
+
 def info(options: Any) -> None:
     """Describe a saved detector."""
     from outscope.files import print_jsonl
@@ -36,7 +116,7 @@ def info(options: Any) -> None:
         for name, value in manifest.items()
         if name not in ("state", "checksum", "arrays_sha256", "format")
     }
-    shown["size"] = size(load(options.model))
+    shown["size"] = size(load(options.model), options.model)
     shown["parameters"] = manifest["state"]["parameters"]
     if sys.stdout.isatty():
         table(["", ""], [[name, flat(value)] for name, value in shown.items()])

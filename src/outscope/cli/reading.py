@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
-from typing import Any
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from outscope._types import Matrix
 from outscope.errors import InputError
 
+if TYPE_CHECKING:  # numpy takes a while
+    from outscope._types import Matrix
+
 ITEMS = (
-    "texts: FILE.txt (one a line), .csv, .tsv, .jsonl, .parquet, or - for standard input; "
+    "texts: FILE.txt or .log (one a line), .csv (separated by , ; tab or |), .tsv, .jsonl, "
+    ".parquet, or - for standard input; "
     "or embeddings: FILE.npy, FILE.npz:array, FILE.parquet:column"
 )
 
@@ -22,6 +30,8 @@ class Items:
     texts: list[str] | None = None
     rows: Matrix | None = None
     labels: Any = None
+    columns: dict[str, list[Any]] = field(default_factory=dict)
+    lines: Sequence[int] = ()
 
     def __len__(self) -> int:
         return len(self.rows if self.texts is None else self.texts)  # type: ignore[arg-type]
@@ -46,18 +56,45 @@ def read_items(source: str, options: Any, *, labels: bool = False, beside: bool 
 
     A file `beside` another one may be without the columns that the options name.
     """
-    from outscope.texts import has_lines_only, holds_texts, read_texts
+    from outscope.texts import has_columns, holds_texts, read_texts
 
     text_column = getattr(options, "text_column", None)
     label_column = getattr(options, "label_column", None) if labels else None
-    if beside and has_lines_only(source):
+    if beside and not has_columns(source):
         text_column = None
     if text_column or label_column or holds_texts(source):
         found = read_texts(source, text_column, label_column, labels=labels)
-        return Items(texts=found.texts, labels=found.labels)
+        return Items(found.texts, None, found.labels, found.columns, found.lines)
     from outscope.files import read_matrix
 
     return Items(rows=read_matrix(source))
+
+
+def check_target(folder: str) -> None:
+    """Refuse a folder that a model cannot be saved to, before any work is done."""
+    from outscope.persistence import _is_ours
+
+    path = Path(folder)
+    if path.is_dir() and not _is_ours(path):
+        raise InputError(f"--out {path} holds other files; give a new folder")
+    there = next(part for part in (path, *path.absolute().parents) if part.exists())
+    if not there.is_dir():
+        raise InputError(f"--out {path}: {there} is a file; give the name of a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"--out {path}: {there} is not yours to write to; give another folder")
+
+
+@contextmanager
+def about(source: str, labels: str | None = None) -> Iterator[None]:
+    """Errors on X and y name the files they came from."""
+    names = {"X": source, "y": labels or source}
+    try:
+        yield
+    except InputError as error:
+        told = re.sub(
+            r"(?<![\w\"'./-])(?:Input )?([Xy])(?![\w\"'./-])", lambda x: names[x[1]], str(error)
+        )
+        raise InputError(told) from error
 
 
 def rows_for(model: Any, items: Items, source: str, advance: Any = lambda done: None) -> Matrix:
@@ -68,7 +105,7 @@ def rows_for(model: Any, items: Items, source: str, advance: Any = lambda done: 
         if items.texts is None:
             raise InputError(
                 f"{source} holds embeddings, but this model was fitted on texts; give texts "
-                "(.txt, .csv, .tsv, .jsonl, .parquet)"
+                "(.txt, .csv, .tsv, .jsonl, or .parquet with --text-column)"
             )
         return model.rows_of(items.texts, advance)
     if items.rows is None:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 TABLE_ROWS = 20
@@ -38,13 +39,19 @@ def flat(value: Any) -> str:
     return str(value)
 
 
-def size(detector: Any) -> str:
-    """How much a detector stores."""
+def size(detector: Any, folder: str) -> str:
+    """How much a detector stores, and how much its folder takes."""
     own = getattr(detector, "detector_", detector)
-    vectors = getattr(own, "atoms_", getattr(own, "means_", ()))
-    if not len(vectors):
-        return "a threshold alone"
-    return f"{len(vectors):,} vectors of {own.n_features_in_} numbers"
+    vectors: Any = getattr(own, "atoms_", getattr(own, "means_", ()))
+    disk = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
+    found = "a threshold alone"
+    if len(vectors):
+        stored: int = getattr(own, "stored_bytes_", vectors.nbytes)
+        found = (
+            f"{len(vectors):,} vectors of {own.n_features_in_} numbers, {stored / 1000:,.0f} kB "
+            f"of {'atoms' if hasattr(own, 'atoms_') else 'means'}"
+        )
+    return f"{found}, {disk / 1000:,.0f} kB on disk"
 
 
 class _Warnings(logging.Handler):
@@ -56,33 +63,39 @@ class _Warnings(logging.Handler):
 
 
 @contextlib.contextmanager
+def warnings_said() -> Iterator[None]:
+    """Warnings of the package go to standard error."""
+    warnings = _Warnings()
+    logging.getLogger("outscope").addHandler(warnings)
+    try:
+        yield
+    finally:
+        logging.getLogger("outscope").removeHandler(warnings)
+
+
+@contextlib.contextmanager
 def progress(title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
     """A bar on a terminal, silence elsewhere. Epochs are heard through the package's logger."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
     logger = logging.getLogger("outscope")
-    warnings = _Warnings()
-    logger.addHandler(warnings)
     level = logger.level
-    try:
-        if not sys.stderr.isatty():
-            yield lambda done: None
-            return
-        from rich.console import Console
-        from rich.progress import Progress
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
 
-        with Progress(console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(title, total=total)
+        class Listener(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                bar.update(task, description=f"{title}: {record.getMessage()}")
 
-            class Listener(logging.Handler):
-                def emit(self, record: logging.LogRecord) -> None:
-                    bar.update(task, description=f"{title}: {record.getMessage()}")
-
-            listener = Listener()
-            logger.addHandler(listener)
-            logger.setLevel(logging.INFO)
-            try:
-                yield lambda done: bar.advance(task, done)
-            finally:
-                logger.removeHandler(listener)
-    finally:
-        logger.removeHandler(warnings)
-        logger.setLevel(level)
+        listener = Listener()
+        logger.addHandler(listener)
+        logger.setLevel(logging.INFO)
+        try:
+            yield lambda done: bar.advance(task, done)
+        finally:
+            logger.removeHandler(listener)
+            logger.setLevel(level)

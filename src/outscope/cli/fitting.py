@@ -1,0 +1,182 @@
+"""fit: learn what is in scope and save a detector."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from typing import Any
+
+from outscope.cli.reading import (
+    ITEMS,
+    Items,
+    about,
+    check_target,
+    column_arguments,
+    read_items,
+    rows_for,
+)
+from outscope.cli.show import progress, say, size
+from outscope.errors import InputError
+
+# Settings with an option of their own.
+OPTIONS = {
+    "method": "--method",
+    "preset": "--preset",
+    "contamination": "--fpr",
+    "random_state": "--seed",
+}
+
+
+def fit_arguments(fit: argparse.ArgumentParser) -> None:
+    """Options of fit."""
+    fit.add_argument("items", metavar="FILE", help=ITEMS)
+    fit.add_argument("--out", required=True, metavar="FOLDER", help="where to save the detector")
+    fit.add_argument("--method", default="nnk-means", help="see: outscope methods")
+    fit.add_argument("--preset", default="default", help="default, or paper for the paper's own")
+    fit.add_argument("--labels", metavar="FILE", help="a label a row, in a file of its own")
+    column_arguments(fit, labels=True)
+    fit.add_argument("--encoder", metavar="NAME", help="model for texts: a name or a folder")
+    fit.add_argument("--calibrate", metavar="FILE", help="in-scope items kept out of the fit")
+    fit.add_argument("--fpr", type=float, default=0.05, help="false-alarm rate (default 0.05)")
+    fit.add_argument("--skip-empty", action="store_true", help="leave out empty texts")
+    fit.add_argument("--no-cache", action="store_true", help="neither read nor keep embeddings")
+    fit.add_argument("--seed", type=int, default=0, help="random seed (default 0)")
+    fit.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any setting of the method, as in --set n_atoms=500 (may be repeated)",
+    )
+
+
+def settings_of(pairs: list[str]) -> dict[str, Any]:
+    """--set NAME=VALUE as Python values."""
+    settings = {}
+    for pair in pairs:
+        name, separator, text = pair.partition("=")
+        if not separator:
+            raise InputError(f"--set {pair}: expected NAME=VALUE, as in --set n_atoms=500")
+        if option := OPTIONS.get(name):
+            raise InputError(f"--set {pair}: use {option} {text}")
+        try:
+            settings[name] = json.loads(text)
+        except ValueError:
+            settings[name] = {"None": None, "True": True, "False": False}.get(text, text)
+    return settings
+
+
+def fit(options: Any) -> None:
+    """Learn what is in scope and save a detector."""
+    from outscope.methods import METHODS
+
+    detector = _detector(options)
+    check_target(options.out)
+    items = _labelled_items(options)
+    if items.labels is None and METHODS[options.method].labels == "aware":
+        say("no labels given: everything counts as one class")
+    held_out = None
+    if options.calibrate is not None:
+        held_out = read_items(options.calibrate, options, beside=True)
+        held_out = _without_empty(held_out, options.calibrate, options)
+    start = time.perf_counter()
+    model: Any = detector
+    if items.texts is not None:
+        model = _text_detector(detector, options, held_out)
+    elif options.encoder is not None:
+        raise InputError(f"--encoder is for texts, and {options.items} holds embeddings")
+    with progress(f"fitting {options.method} on {len(items):,} {items.noun}") as advance:
+        with about(options.items, options.labels):
+            if items.texts is not None:
+                model.fit(items.texts, items.labels, advance=advance)
+            else:
+                model.fit(items.rows, items.labels)
+        if held_out is not None:
+            with about(options.calibrate):
+                _calibrate(model, held_out, options)
+    model.save(options.out)
+    seconds = time.perf_counter() - start
+    say(f"saved {options.out}: {size(model, options.out)}, fitted in {seconds:.1f} s")
+    if not hasattr(getattr(model, "detector_", model), "calibration_scores_"):
+        say("threshold from training items; --calibrate FILE makes the false-alarm rate a promise")
+
+
+def _detector(options: Any) -> Any:
+    from outscope.methods import make_detector
+
+    settings = settings_of(options.set)
+    if not 0 < options.fpr < 0.5:
+        raise InputError(f"--fpr {options.fpr}: expected a rate between 0 and 0.5")
+    if not 0 <= options.seed < 2**32:
+        raise InputError(f"--seed {options.seed}: expected a number from 0 to 2**32 − 1")
+    detector: Any = make_detector(
+        options.method, preset=options.preset, **{"contamination": options.fpr, **settings}
+    )
+    if "random_state" in detector.get_params():
+        detector.set_params(random_state=options.seed)
+    return detector
+
+
+def _labelled_items(options: Any) -> Items:
+    items = read_items(options.items, options, labels=options.labels is None)
+    if options.labels is not None:
+        from outscope.files import read_labels
+
+        if options.label_column is not None:
+            raise InputError(
+                "labels are in --labels FILE or in --label-column; give one of the two"
+            )
+        items = replace(items, labels=read_labels(options.labels))
+        if len(items.labels) != len(items):
+            raise InputError(
+                f"{options.labels} has {len(items.labels)} labels for {len(items)} {items.noun} "
+                f"in {options.items}"
+            )
+    elif items.labels is not None:
+        say(f"labels: {len(set(items.labels))} classes")
+    return _without_empty(items, options.items, options)
+
+
+def _calibrate(model: Any, held_out: Items, options: Any) -> None:
+    if held_out.texts is not None and hasattr(model, "detector_"):
+        model.calibrate(held_out.texts, fpr=options.fpr)
+    else:
+        model.calibrate(rows_for(model, held_out, options.calibrate), fpr=options.fpr)
+
+
+def _without_empty(items: Items, source: str, options: Any) -> Items:
+    """Items without empty texts, which are refused unless they are to be left out."""
+    if items.texts is None:
+        return items
+    from outscope.texts import place
+
+    kept = [i for i, text in enumerate(items.texts) if text.strip()]
+    empty = len(items.texts) - len(kept)
+    if empty and not options.skip_empty:
+        first = next(i for i, text in enumerate(items.texts) if not text.strip())
+        many = "" if empty == 1 else f" (and {empty - 1} more)"
+        raise InputError(
+            f"{source}: {place(items.lines, first)} is empty{many}; drop it, or leave empty ones "
+            "out with --skip-empty"
+        )
+    if not kept:
+        raise InputError(f"{source} has empty texts only; nothing to do")
+    if options.skip_empty:
+        say(f"{source}: left out {empty} empty texts")
+    labels = None if items.labels is None else [items.labels[i] for i in kept]
+    return Items(texts=[items.texts[i] for i in kept], labels=labels)
+
+
+def _text_detector(detector: Any, options: Any, held_out: Items | None) -> Any:
+    from outscope.text.pipeline import TextDetector
+    from outscope.text.weights import DEFAULT
+
+    return TextDetector(
+        DEFAULT if options.encoder is None else options.encoder,
+        detector,
+        holdout="auto" if held_out is None else 0,
+        cache=not options.no_cache,
+        random_state=options.seed,
+    )

@@ -1,0 +1,222 @@
+"""score and eval: what a saved detector says of items."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from outscope.cli.reading import ITEMS, Items, about, column_arguments, read_items, rows_for
+from outscope.cli.show import TABLE_ROWS, progress, say, table
+from outscope.errors import InputError
+
+# Texts or rows that are scored and handed on together.
+AT_A_TIME = 16_384
+STREAMED = 1024
+# Columns of results; columns of the input that are called like these get another name.
+RESULTS = ("row", "text", "ood_score", "is_ood", "p_value", "label", "nearest")
+OUTPUT = f"""
+Each item gets a record: its row (1 is the first; a header is not counted), the other columns of
+its table, and what was found. A column of the table that is named like one of ours
+({", ".join(RESULTS)}) is kept as input_NAME.
+A line of standard input that is not UTF-8 gets its row and an error; the others are answered."""
+
+
+def score_arguments(score: argparse.ArgumentParser) -> None:
+    """Options of score."""
+    score.description = f"{score.description}\n{OUTPUT}"
+    score.add_argument("model", help="folder that fit wrote")
+    score.add_argument("items", metavar="FILE", help=ITEMS)
+    column_arguments(score)
+    score.add_argument("--out", metavar="FILE", type=Path, help=".jsonl, .csv, .parquet or .npy")
+    score.add_argument("--fpr", type=float, help="move the threshold for this run")
+    score.add_argument("--no-cache", action="store_true", help="neither read nor keep embeddings")
+
+
+def eval_arguments(evaluate: argparse.ArgumentParser) -> None:
+    """Options of eval."""
+    evaluate.add_argument("model", help="folder that fit wrote")
+    evaluate.add_argument("--inside", required=True, metavar="FILE", help=f"in scope; {ITEMS}")
+    evaluate.add_argument("--outside", required=True, metavar="FILE", help="out of scope")
+    column_arguments(evaluate)
+
+
+def score(options: Any) -> None:
+    """Score items; higher means stranger."""
+    from outscope.files import check_writable
+    from outscope.loading import load
+    from outscope.text.pipeline import TextDetector
+    from outscope.texts import STDIN
+
+    if options.out is not None:
+        check_writable(options.out)
+    model: Any = load(options.model)
+    if options.fpr is not None:
+        model.set_threshold(fpr=options.fpr)
+    if isinstance(model, TextDetector):
+        # A stream may never end: what it brings is not kept.
+        model.cache = not (options.no_cache or options.items == STDIN)
+    if options.items == STDIN:
+        _score_stream(model, options)
+        return
+    items = read_items(options.items, options)
+    found: dict[str, list[Any]] = {}
+    with progress(f"scoring {len(items):,} {items.noun}", len(items)) as advance:
+        for start in range(0, len(items), AT_A_TIME):
+            part = slice(start, start + AT_A_TIME)
+            few = Items(
+                None if items.texts is None else items.texts[part],
+                None if items.rows is None else items.rows[part],
+            )
+            for name, values in _judged(model, few, options.items, advance).items():
+                found.setdefault(name, []).extend(values)
+    _hand_over(list(range(1, len(items) + 1)), items.columns, found, options)
+    strange = sum(found["is_ood"])
+    above = f"above {model.threshold_:.4g}"
+    say(f"{strange:,} of {len(items):,} {items.noun} are out of scope ({above})")
+
+
+def _judged(model: Any, items: Items, source: str, advance: Any) -> dict[str, list[Any]]:
+    """Columns of results for some items."""
+    from outscope.threshold import ConformalThreshold
+
+    rows = rows_for(model, items, source, advance)
+    if items.texts is not None:
+        verdicts = [verdict.as_dict() for verdict in model.judge(rows)]
+        columns = {name: [verdict[name] for verdict in verdicts] for name in verdicts[0]}
+        # What there is nothing to say about is not a column.
+        empty = [name for name in ("p_value", "label") if columns[name][0] is None]
+        return {
+            "text": items.texts,
+            **{name: values for name, values in columns.items() if name not in empty},
+        }
+    with about(source):
+        scores = model.ood_score(rows)
+    found = {"ood_score": scores.tolist(), "is_ood": (scores > model.threshold_).tolist()}
+    if hasattr(model, "calibration_scores_"):
+        conformal = ConformalThreshold(model.calibration_scores_)
+        found["p_value"] = conformal.p_value(scores).tolist()
+    return found
+
+
+def _hand_over(rows: list[int], others: dict[str, list[Any]], found: Any, options: Any) -> None:
+    """Results to a file, a terminal or a pipe."""
+    from outscope.files import print_jsonl, records, write_columns
+
+    if options.out is None and sys.stdout.isatty():
+        head = {name: column[:TABLE_ROWS] for name, column in {"row": rows, **found}.items()}
+        table(list(head), [[*map(_cell, record.values())] for record in records(head)])
+        return
+    columns: dict[str, list[Any]] = {"row": rows}
+    for name, values in others.items():
+        while name in (*RESULTS, *columns):
+            name = f"input_{name}"
+        columns[name] = [_plain(value) for value in values]
+    columns.update(found)
+    if options.out is None:
+        print_jsonl(records(columns))
+        return
+    if options.out.suffix.lower() in (".csv", ".parquet"):
+        # One kind of value a column: what is nested or mixed becomes JSON.
+        for name in columns.keys() - found.keys():
+            columns[name] = _of_one_kind(columns[name])
+    write_columns(options.out, columns)
+    say(f"wrote {options.out}")
+
+
+def _plain(value: Any) -> Any:
+    """A value of the input as JSON has it."""
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    return str(value).encode("utf-8", "replace").decode()
+
+
+def _of_one_kind(values: list[Any]) -> list[Any]:
+    kinds = {type(value) for value in values} - {type(None)}
+    if len(kinds) > 1 or kinds & {dict, list}:
+        return [v if v is None or isinstance(v, str) else json.dumps(v) for v in values]
+    return values
+
+
+def _cell(value: Any) -> Any:
+    """A value as a table shows it."""
+    if isinstance(value, tuple):
+        return value[0] if value else ""
+    return value if not isinstance(value, str) or len(value) <= 60 else value[:57] + "…"
+
+
+def _score_stream(model: Any, options: Any) -> None:
+    """Texts from standard input, each answered as JSON as soon as its part is done."""
+    from outscope.files import print_jsonl, records
+    from outscope.texts import standard_input, stream_texts
+
+    if options.out is not None:
+        raise InputError("standard input is answered on standard output; redirect that, drop --out")
+    if options.text_column is not None:
+        raise InputError("standard input is read a text a line; --text-column is for files")
+    # Whatever is wrong with the model shows before anything is read, and the first answer is quick.
+    _judged(model, Items(texts=["a text"]), "standard input", lambda done: None)
+    done = skipped = strange = 0
+    with progress("scoring standard input") as advance:
+        for lines in stream_texts(standard_input(), STREAMED):
+            texts = [line for line in lines if isinstance(line, str)]
+            columns: dict[str, list[Any]] = {"is_ood": []}
+            if texts:
+                columns = _judged(model, Items(texts=texts), "standard input", advance)
+            print_jsonl(_answers(lines, done + 1, records(columns)))
+            sys.stdout.flush()
+            done, skipped = done + len(lines), skipped + len(lines) - len(texts)
+            strange += sum(columns["is_ood"])
+    if not done:
+        raise InputError("standard input has 0 texts; nothing to do")
+    say(f"{strange:,} of {done:,} texts are out of scope (above {model.threshold_:.4g})")
+    if skipped:
+        say(f"lines skipped, since they are not UTF-8: {skipped:,} (their records have an error)")
+
+
+def _answers(lines: list[Any], first: int, found: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """A record a line, in their order."""
+    answers = iter(found)
+    for row, line in enumerate(lines, first):
+        if isinstance(line, str):
+            yield {"row": row, **next(answers)}
+        else:
+            yield {"row": row, "error": str(line)}
+
+
+def evaluate(options: Any) -> None:
+    """Measure how well a detector tells in-scope from out-of-scope items."""
+    import numpy as np
+
+    from outscope.files import print_jsonl
+    from outscope.loading import load
+    from outscope.metrics import evaluate as measure
+
+    model: Any = load(options.model)
+    sources = (options.inside, options.outside)
+    parts = [read_items(source, options, beside=True) for source in sources]
+    total = sum(map(len, parts))
+    with progress(f"scoring {total:,} {parts[0].noun}", total) as advance:
+        scores = []
+        for part, source in zip(parts, sources, strict=True):
+            rows = rows_for(model, part, source, advance)
+            with about(source):
+                scores.append(getattr(model, "detector_", model).ood_score(rows))
+    truth = np.repeat([0, 1], [len(part) for part in parts])
+    result = measure(truth, np.concatenate(scores))._asdict()
+    result["false_alarms"] = float(np.mean(scores[0] > model.threshold_))
+    result["caught"] = float(np.mean(scores[1] > model.threshold_))
+    if sys.stdout.isatty():
+        table(["measure", "%"], [[name, f"{100 * value:.2f}"] for name, value in result.items()])
+    else:
+        print_jsonl([result])
