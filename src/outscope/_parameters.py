@@ -62,6 +62,10 @@ MATRIX = Rule(lambda value: np.ndim(value) == 2, "a matrix with an atom a row")
 JOBS = one_of(None) | Rule(
     lambda value: _is_number(value, Integral) and value != 0, "a whole number other than 0"
 )
+SEED = one_of(None) | Rule(
+    lambda value: _is_number(value, Integral) and 0 <= value < 2**32,
+    "a whole number from 0 to 2**32 − 1",
+)
 
 
 def check_parameters(estimator: Any, rules: Mapping[str, Rule]) -> None:

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
+from outscope import _schema
 from outscope._engine import Neighbors, NonFiniteRowsError
 from outscope._parameters import at_least, between, one_of
 from outscope._rows import SAME_POINT, Rows, seed_atoms, size_for
 from outscope._sklearn import check_labels, scoring_rows
 from outscope._types import FloatArray, IntArray, Matrix
 from outscope.detector import Detector
+
+ATOMS = _schema.array("m d", *_schema.FLOATS)
 
 
 class KNNDetector(Detector):
@@ -24,6 +27,8 @@ class KNNDetector(Detector):
     """
 
     _rules = {"n_neighbors": at_least(1), "skip_copies": one_of(True, False)}
+    _fitted = {**Detector._fitted, "atoms_": ATOMS}
+    _unit_rows = True
 
     def __init__(
         self,
@@ -79,6 +84,8 @@ class KMeansDetector(Detector):
     """
 
     _rules = {"n_clusters": one_of("auto") | at_least(1) | between(0, 1), "n_epochs": at_least(1)}
+    _fitted = {**Detector._fitted, "atoms_": ATOMS}
+    _unit_rows = True
 
     def __init__(
         self,
@@ -127,6 +134,8 @@ class ClasswiseKMeansDetector(KMeansDetector):
     `n_clusters` counts the clusters of one class.
     """
 
+    _fitted = {**KMeansDetector._fitted, "classes_": _schema.labels("c")}
+
     def _learn(self, X: Matrix, y: Any) -> FloatArray:
         labels = np.zeros(len(X), dtype=int) if y is None else check_labels(y, len(X))
         self.classes_, membership = np.unique(labels, return_inverse=True)
@@ -145,6 +154,13 @@ class MahalanobisDetector(Detector):
     """
 
     _rules = {"shrinkage": one_of("auto") | between(-1e-12, 1)}
+    _fitted = {
+        **Detector._fitted,
+        "classes_": _schema.labels("c"),
+        "means_": _schema.array("c d", "float64", low=-1e154, high=1e154),
+        "shrinkage_": _schema.number(-1e-12, 1.0),
+        "whitening_": _schema.array("d d", "float64", low=-1e160, high=1e160),
+    }
 
     def __init__(self, *, shrinkage: float | str = "auto", contamination: float = 0.05) -> None:
         self.shrinkage = shrinkage

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.base import BaseEstimator, OutlierMixin
 
-from outscope import persistence
+from outscope import _schema, persistence
 from outscope._engine import NonFiniteRowsError
 from outscope._parameters import JOBS, Rule, between, check_parameters
 from outscope._sklearn import all_or_nothing, check_is_fitted, check_rows, scoring_rows
@@ -31,6 +31,18 @@ class Detector(OutlierMixin, BaseEstimator):
     contamination: float
     _rows_are: ClassVar[str] = "embedding"
     _rules: dict[str, Rule] = {}
+    # Every attribute that fit may leave, for `load` to check; one that is not here is not saved.
+    _fitted: ClassVar[dict[str, _schema.Field]] = {
+        "n_features_in_": _schema.whole(1, "d"),
+        "feature_names_in_": _schema.maybe(_schema.names("d")),
+        "offset_": _schema.number(),
+        "training_scores_": _schema.maybe(_schema.SCORES),
+        "held_out_scores_": _schema.maybe(_schema.SCORES),
+        "calibration_scores_": _schema.maybe(_schema.SCORES),
+        "promised_": _schema.maybe(_schema.PROMISE),
+    }
+    # Whether rows are scaled to unit length, where that is no parameter.
+    _unit_rows: ClassVar[bool] = False
 
     @property
     def needs(self) -> str:
@@ -153,7 +165,7 @@ class Detector(OutlierMixin, BaseEstimator):
         return {
             "detector": type(self).__name__,
             "n_features": int(self.n_features_in_),
-            "normalize": bool(getattr(self, "normalize", False)),
+            "normalize": bool(getattr(self, "normalize", self._unit_rows)),
             "kernel": getattr(self, "kernel", None),
             "needs": self.needs,
             "threshold": self.threshold_,
