@@ -203,7 +203,7 @@ def _json_rows(path: Path, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{path}: line {number} is not JSON ({error})") from error
         if not isinstance(row, dict):
             raise InputError(f"{path}: line {number} is no object; expected one with a text field")
