@@ -246,8 +246,8 @@ def test_an_encoder_folder_that_brings_code_is_refused(tiny, tmp_path, attack):
 @pytest.fixture(scope="module")
 def text_model(tiny, tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved") / "model"
-    os.environ["OUTSCOPE_CACHE"] = str(tmp_path_factory.mktemp("cache"))
-    TextDetector(str(tiny), holdout=20, random_state=0).fit(TEXTS, LABELS).save(folder)
+    cache = tmp_path_factory.mktemp("cache")
+    TextDetector(str(tiny), holdout=20, cache=cache, random_state=0).fit(TEXTS, LABELS).save(folder)
     return folder
 
 
