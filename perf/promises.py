@@ -39,7 +39,7 @@ def all_rows(name):
 
 def all_texts(name):
     parts = [read_texts(str(DATA / name / f"{s}.parquet")) for s in ("train", "test")]
-    return sum((p.texts for p in parts), []), np.array(sum((p.labels for p in parts), []))
+    return [t for p in parts for t in p.texts], np.array([y for p in parts for y in p.labels])
 
 
 def outcome(method, X, y, new, seen=None, seed=0):

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from outscope._schema import LARGEST, NOTHING, array, by
 from outscope._types import Matrix
 
 BITS = {"float32": 32, "int8": 8, "int4": 4}
@@ -14,6 +15,25 @@ BITS = {"float32": 32, "int8": 8, "int4": 4}
 SCALE_BITS = {8: 16, 4: 8}
 # Where 4 bits are few, rare large values are cut off so that the many small ones get finer steps.
 CUTS = {8: (1.0,), 4: (1.0, 0.9, 0.8, 0.7, 0.6)}
+# Stored atoms and their scales, as a model file must hold them.
+STORED = {
+    "stored_atoms_": by(
+        "precision_",
+        {
+            "float32": array("m d", "float32"),
+            "int8": array("m d", "int8"),
+            "int4": array("m d/2", "uint8"),
+        },
+    ),
+    "atom_scale_": by(
+        "precision_",
+        {
+            "float32": NOTHING,
+            "int8": array("m 1", "float32", low=0.0),
+            "int4": array("m 1", "uint16", high=int(np.float32(LARGEST).view(np.uint32) >> 16)),
+        },
+    ),
+}
 
 
 class Stored(NamedTuple):

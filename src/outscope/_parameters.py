@@ -66,8 +66,13 @@ NOT_NEGATIVE = Rule(
     lambda value: _is_number(value, Real) and 0 <= value < np.inf, "a finite number of at least 0"
 )
 MATRIX = Rule(_is_matrix, "a matrix with an atom a row")
+CONTAMINATION = one_of("auto") | between(0, 0.5)
 JOBS = one_of(None) | Rule(
     lambda value: _is_number(value, Integral) and value != 0, "a whole number other than 0"
+)
+SEED = one_of(None) | Rule(
+    lambda value: _is_number(value, Integral) and 0 <= value < 2**32,
+    "a whole number from 0 to 2**32 − 1",
 )
 
 

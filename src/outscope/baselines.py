@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 from threadpoolctl import threadpool_limits
 
+from outscope import _schema
 from outscope._engine import ROWS_WORTH_A_THREAD, Neighbors, product, threads_of
 from outscope._kernels.parallel import for_ranges
 from outscope._kernels.product import smallest_gaps
@@ -17,6 +18,8 @@ from outscope._sklearn import check_labels, scoring_rows
 from outscope._types import FloatArray, IntArray, Matrix
 from outscope.detector import JUDGED_ROWS, Detector
 from outscope.geometry import turn
+
+ATOMS = _schema.array("m d", *_schema.FLOATS)
 
 
 class KNNDetector(Detector):
@@ -28,6 +31,8 @@ class KNNDetector(Detector):
     """
 
     _rules = {"n_neighbors": at_least(1), "skip_copies": one_of(True, False)}
+    _fitted = {**Detector._fitted, "atoms_": ATOMS}
+    _unit_rows = True
 
     def __init__(
         self,
@@ -88,6 +93,8 @@ class KMeansDetector(Detector):
     """
 
     _rules = {"n_clusters": one_of("auto") | at_least(1) | between(0, 1), "n_epochs": at_least(1)}
+    _fitted = {**Detector._fitted, "atoms_": ATOMS}
+    _unit_rows = True
 
     def __init__(
         self,
@@ -160,6 +167,8 @@ class ClasswiseKMeansDetector(KMeansDetector):
     `n_clusters` counts the clusters of one class.
     """
 
+    _fitted = {**KMeansDetector._fitted, "classes_": _schema.labels("c")}
+
     def _learn(self, X: Matrix, y: Any) -> FloatArray:
         labels = np.zeros(len(X), dtype=int) if y is None else check_labels(y, len(X))
         self.classes_, membership = np.unique(labels, return_inverse=True)
@@ -180,6 +189,13 @@ class MahalanobisDetector(Detector):
 
     _rules = {"shrinkage": one_of("auto") | between(-1e-12, 1)}
     _parts = ("means_", "whitening_")
+    _fitted = {
+        **Detector._fitted,
+        "classes_": _schema.labels("c"),
+        "means_": _schema.array("c d", "float64", low=-1e154, high=1e154),
+        "shrinkage_": _schema.number(-1e-12, 1.0),
+        "whitening_": _schema.array("d d", "float64", low=-1e160, high=1e160),
+    }
 
     def __init__(
         self,

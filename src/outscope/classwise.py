@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
+from outscope import _schema
 from outscope._coder import ClassCoder
 from outscope._engine import NonFiniteRowsError
 from outscope._rows import AUTO_LIMIT, EPOCH_ROWS, Rows, seed_atoms, size_for
 from outscope._sklearn import check_labels, check_rows, scoring_rows
 from outscope._types import FloatArray, IntArray, Matrix
+from outscope.detector import Detector
 from outscope.dictionary import NNKMeans, largest_atom, refuse_small
 from outscope.explanation import Explanation
 from outscope.geometry import (
@@ -27,7 +29,7 @@ from outscope.geometry import (
     turn,
     within_metric,
 )
-from outscope.nnk import PAPER, NNKDetector, explanations
+from outscope.nnk import COMMON, PAPER, NNKDetector, explanations
 
 
 class ClasswiseNNKDetector(NNKDetector):
@@ -54,6 +56,18 @@ class ClasswiseNNKDetector(NNKDetector):
     """
 
     _parts = ("dictionaries_", "shared_", "common_", "metric_")
+    _fitted = {
+        **Detector._fitted,
+        "classes_": _schema.labels("c"),
+        "dictionaries_": _schema.many(_schema.nested("NNKMeans"), "c"),
+        "n_neighbors_": _schema.whole(1),
+        "bandwidth_": _schema.number(0.0),
+        "common_": COMMON,
+        "metric_": _schema.or_none(_schema.array("d d", "float64")),
+        "metric_scale_": _schema.number(0.0),
+        "unit_rows_": _schema.one_of(True, False),
+        "shared_": _schema.or_none(_schema.nested("NNKMeans")),
+    }
     metric_: FloatArray | None = None
     metric_scale_: float = 1.0
     unit_rows_: bool = True

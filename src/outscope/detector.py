@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.base import BaseEstimator, OutlierMixin, clone
 
-from outscope import persistence
+from outscope import _schema, persistence
 from outscope._engine import NonFiniteRowsError
 from outscope._kernels.blas import one_thread_each
-from outscope._parameters import JOBS, Rule, between, check_parameters, one_of
+from outscope._parameters import CONTAMINATION, JOBS, Rule, check_parameters
 from outscope._sklearn import (
     Sized,
     all_or_nothing,
@@ -40,7 +40,6 @@ JUDGED_ROWS = 4096
 # Each of so few rows is judged by itself; more are left out in parts.
 ONE_BY_ONE, PARTS = 200, 5
 ESTIMATE = "an estimate, no promise"
-CONTAMINATION = one_of("auto") | between(0, 0.5)
 
 
 class Detector(Sized, OutlierMixin, BaseEstimator):
@@ -54,6 +53,19 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
     learns: ClassVar[bool] = True  # False: the score is a formula, and fit only sets the threshold
     _rows_are: ClassVar[str] = "embedding"
     _rules: dict[str, Rule] = {}
+    # Every attribute that fit may leave, for `load` to check; one that is not here is not saved.
+    _fitted: ClassVar[dict[str, _schema.Field]] = {
+        "n_features_in_": _schema.whole(1, "d"),
+        "feature_names_in_": _schema.maybe(_schema.names("d")),
+        "offset_": _schema.number(),
+        "held_out_scores_": _schema.SCORES,
+        "left_one_out_": _schema.one_of(True, False),
+        "calibration_scores_": _schema.maybe(_schema.SCORES),
+        "calibration_kind_": _schema.maybe(_schema.one_of(HELD_OUT, LEFT_ONE_OUT)),
+        "promised_": _schema.PROMISE,
+    }
+    # Whether rows are scaled to unit length, where that is no parameter.
+    _unit_rows: ClassVar[bool] = False
 
     @property
     def needs(self) -> str:
@@ -215,7 +227,7 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
             )
         self.offset_ = -conformal.cut(fpr, confidence)
         self.calibration_scores_, self.calibration_kind_ = conformal.scores, kind
-        self.promised_ = [float(fpr), confidence]
+        self.promised_ = [float(fpr), None if confidence is None else float(confidence)]
 
     def set_threshold(
         self,
@@ -272,7 +284,7 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         return {
             "detector": type(self).__name__,
             "n_features": int(self.n_features_in_),
-            "normalize": bool(getattr(self, "normalize", False)),
+            "normalize": bool(getattr(self, "normalize", self._unit_rows)),
             "kernel": getattr(self, "kernel", None),
             "needs": self.needs,
             "threshold": self.threshold_,

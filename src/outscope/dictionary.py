@@ -11,7 +11,8 @@ import scipy.sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 
-from outscope._bits import Stored, atom_bytes, restore, store
+from outscope import _schema
+from outscope._bits import BITS, STORED, Stored, atom_bytes, restore, store
 from outscope._coder import Coder, Codes
 from outscope._kernels.blas import one_thread_each
 from outscope._learning import Learned, Recipe, atoms_without, learn, looseness_penalty
@@ -122,6 +123,20 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     looseness_ = 0.0
     _parts = ("stored_atoms_", "atom_scale_")
+    _rules = RULES
+    _fitted = {
+        "n_features_in_": _schema.whole(1, "d"),
+        "feature_names_in_": _schema.maybe(_schema.names("d")),
+        "precision_": _schema.one_of(*BITS),
+        **STORED,
+        "atom_probability_": _schema.array("m", *_schema.FLOATS, low=0.0, high=1.0 + 1e-6),
+        "representatives_": _schema.integers("m 3", -1),
+        "reconstruction_error_": _schema.number(),
+        "losses_": _schema.array("epochs", "float64", empty=True),
+        "bandwidth_": _schema.number(0.0),
+        "n_neighbors_": _schema.whole(1),
+        "looseness_": _schema.number(0.0, _schema.LARGEST),
+    }
 
     def __init__(
         self,

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import json
-import os
 import sys
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from outscope._atomic import check_folder_writable, whole_file
 from outscope._types import Matrix
 from outscope.errors import InputError, require
+
+__all__ = [
+    "check_folder_writable",
+    "check_writable",
+    "print_jsonl",
+    "read_array",
+    "read_labels",
+    "read_matrix",
+    "records",
+    "whole_file",
+    "write_columns",
+    "write_matrix",
+]
 
 READABLE = ".npy, .npz or .parquet"
 WRITABLE = ".jsonl, .csv, .parquet or .npy"
@@ -117,23 +128,6 @@ def read_matrix(source: str) -> Matrix:
 def read_labels(source: str) -> np.ndarray[Any, Any]:
     """Labels, one a row, from an array, a plain column or the lines of a .txt file."""
     return read_array(source, wanted="labels")
-
-
-@contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears under its name only when it is complete."""
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent or ".", prefix=".writing-")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def check_writable(path: Path) -> None:

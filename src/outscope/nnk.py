@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
+from outscope import _schema
 from outscope._rows import Rows
 from outscope._sklearn import check_labels, scoring_rows
 from outscope._types import FloatArray, IntArray, Matrix
@@ -18,6 +19,17 @@ from outscope.geometry import are_near, common_part
 
 # The settings behind the paper's published numbers (its score is the same ranking).
 PAPER = {"kernel": "cosine", "update": "mod", "n_neighbors": 20, "n_fit_neighbors": None}
+
+COMMON = _schema.or_none(_schema.array("d", "float32"))
+
+
+def _are_representative(value: Any, seen: _schema.Seen) -> bool:
+    """Whether labels belong to the rows that stand for the atoms."""
+    if value is None or seen["labels_"] is None:
+        return value is None and seen["labels_"] is None
+    rows = seen["dictionary_"].representatives_
+    numbers = _schema.integers("m 3", -1).passes(value, {"m": len(rows)})
+    return numbers and bool((value < seen["c"]).all() and ((value < 0) == (rows < 0)).all())
 
 
 class NNKDetector(Detector):
@@ -44,6 +56,13 @@ class NNKDetector(Detector):
 
     _rules = RULES
     _parts: tuple[str, ...] = ("dictionary_", "common_")
+    _fitted = {
+        **Detector._fitted,
+        "dictionary_": _schema.nested("NNKMeans"),
+        "common_": COMMON,
+        "labels_": _schema.or_none(_schema.labels("c")),
+        "representative_labels_": _schema.Field(_are_representative, "a label for each row behind"),
+    }
     common_: Matrix | None = None
 
     def __init__(

@@ -13,8 +13,6 @@ import os
 import platform
 import re
 import shutil
-import tempfile
-import time
 import uuid
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -26,6 +24,15 @@ import safetensors
 import safetensors.numpy
 from sklearn.base import BaseEstimator
 
+from outscope._atomic import (
+    check_folder_writable,
+    is_abandoned,
+    is_aside,
+    whole_file,
+    whole_folder,
+)
+from outscope._parameters import CONTAMINATION, JOBS, SEED, Rule, check_parameters
+from outscope._schema import check_fitted
 from outscope.errors import InputError, ModelFileError
 
 FORMAT = "outscope-detector"
@@ -33,10 +40,16 @@ SCHEMA = 1
 MANIFEST = "manifest.json"
 # Times a reader looks again where a model is being replaced under its eyes.
 READ_AGAIN = 20
-ABANDONED_SECONDS = 3600
 _ARRAYS = re.compile(r"arrays-[0-9a-f]{16}\.safetensors")
 _ATTACHED = re.compile(r"[a-z]+-[0-9a-f]{16}")
 LIBRARIES = ("outscope", "numpy", "scikit-learn", "numba", "safetensors")
+# Parameters that mean the same everywhere; a class states the others, and exceptions, in `_rules`.
+SHARED_RULES = {"contamination": CONTAMINATION, "n_jobs": JOBS, "random_state": SEED}
+
+
+def rules_of(kind: type[BaseEstimator]) -> dict[str, Rule]:
+    """What each parameter of a class may be."""
+    return {**SHARED_RULES, **getattr(kind, "_rules", {})}
 
 
 def pack(estimator: BaseEstimator) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
@@ -45,36 +58,67 @@ def pack(estimator: BaseEstimator) -> tuple[dict[str, Any], dict[str, np.ndarray
     return _pack(estimator, "", arrays), arrays
 
 
+def _pack_estimator(
+    value: BaseEstimator, path: str, arrays: dict[str, np.ndarray[Any, Any]]
+) -> dict[str, Any]:
+    kind = type(value)
+    # What fit learned ends with one underscore; what can be rebuilt starts with one.
+    fitted = {n: v for n, v in vars(value).items() if n.endswith("_") and n[0] != "_"}
+    parameters = value.get_params(deep=False)
+    if not isinstance(parameters.get("random_state", 0), (int, np.integer, type(None))):
+        parameters["random_state"] = None  # a generator's position is not part of a model
+    for names, known, where in (
+        (fitted, getattr(kind, "_fitted", {}), "_fitted"),
+        (parameters, rules_of(kind), "_rules"),
+    ):
+        if undeclared := sorted(set(names) - set(known)):
+            raise InputError(
+                f"{kind.__name__}.{undeclared[0]} cannot be saved: load could not check it; "
+                f"declare it in {kind.__name__}.{where}"
+            )
+    return {
+        "$estimator": kind.__name__,
+        "parameters": {
+            name: _pack(item, f"{path}parameters.{name}", arrays)
+            for name, item in parameters.items()
+        },
+        "fitted": {name: _pack(item, f"{path}{name}.", arrays) for name, item in fitted.items()},
+    }
+
+
 def _pack(value: Any, path: str, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
     if isinstance(value, BaseEstimator):
-        # What fit learned ends with one underscore; what can be rebuilt starts with one.
-        fitted = {n: v for n, v in vars(value).items() if n.endswith("_") and n[0] != "_"}
-        parameters = value.get_params(deep=False)
-        if not isinstance(parameters.get("random_state", 0), (int, np.integer, type(None))):
-            parameters["random_state"] = None  # a generator's position is not part of a model
-        return {
-            "$estimator": type(value).__name__,
-            "parameters": {
-                name: _pack(item, f"{path}parameters.{name}", arrays)
-                for name, item in parameters.items()
-            },
-            "fitted": {
-                name: _pack(item, f"{path}{name}.", arrays) for name, item in fitted.items()
-            },
-        }
+        return _pack_estimator(value, path, arrays)
+    name = path.rstrip(".")
     if isinstance(value, np.ndarray):
-        name = path.rstrip(".")
-        if value.dtype.kind in "US":
-            return {"$strings": value.tolist()}
+        if value.dtype.kind in "UO":
+            tag = "$strings" if value.dtype.kind == "U" else "$names"
+            return {tag: [_text(item, name) for item in value.tolist()]}
         arrays[name] = np.ascontiguousarray(value)
         return {"$array": name}
     if isinstance(value, np.generic):
-        return value.item()
+        value = value.item()
     if isinstance(value, (list, tuple)):
         return [_pack(item, f"{path}{i}.", arrays) for i, item in enumerate(value)]
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if isinstance(value, str):
+        return _text(value, name)
+    if value is None or isinstance(value, (bool, int, float)):
         return value
-    raise InputError(f"{path.rstrip('.')} of type {type(value).__name__} cannot be saved")
+    raise InputError(f"{name} of type {type(value).__name__} cannot be saved")
+
+
+def _text(value: Any, name: str) -> str:
+    """A text that a file can hold."""
+    if not isinstance(value, str):
+        raise InputError(f"{name} holds a {type(value).__name__}, which cannot be saved")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{name} holds {value!r} with half of a surrogate pair, which is no character; decode "
+            "its source as UTF-8 or UTF-16 again"
+        ) from error
+    return value
 
 
 def unpack(
@@ -82,24 +126,54 @@ def unpack(
     arrays: Mapping[str, np.ndarray[Any, Any]],
     classes: Mapping[str, type[BaseEstimator]],
 ) -> Any:
-    """The inverse of `pack`; `classes` names every estimator that may be made."""
+    """The inverse of `pack`; `classes` names every estimator that may be made.
+
+    Nothing that a class has not declared comes through: what is wrong raises.
+    """
     if isinstance(value, list):
         return [unpack(item, arrays, classes) for item in value]
+    if type(value) is int and abs(value) >= 2**63:
+        raise ValueError("a number is too large")
     if not isinstance(value, dict):
         return value
-    if "$array" in value:
+    if set(value) == {"$array"}:
         return arrays[value["$array"]]
-    if "$strings" in value:
-        return np.array(value["$strings"], dtype=np.str_)
-    estimator = classes[value["$estimator"]](
-        **{n: unpack(v, arrays, classes) for n, v in value["parameters"].items()}
-    )
-    for name, item in value["fitted"].items():
-        setattr(estimator, name, unpack(item, arrays, classes))
-    # An unfitted estimator (a setting of another one) has nothing to prepare from.
-    if value["fitted"] and hasattr(estimator, "prepare"):
+    if set(value) == {"$strings"}:
+        return np.array(_all_texts(value["$strings"]), dtype=np.str_)
+    if set(value) == {"$names"}:
+        return np.array(_all_texts(value["$names"]), dtype=object)
+    return _unpack_estimator(value, arrays, classes)
+
+
+def _unpack_estimator(
+    value: dict[str, Any],
+    arrays: Mapping[str, np.ndarray[Any, Any]],
+    classes: Mapping[str, type[BaseEstimator]],
+) -> BaseEstimator:
+    if set(value) != {"$estimator", "parameters", "fitted"}:
+        raise ValueError(f"an entry of unknown kind: {', '.join(sorted(value))[:60]}")
+    kind = classes[value["$estimator"]]
+    parts = {
+        part: {name: unpack(item, arrays, classes) for name, item in value[part].items()}
+        for part in ("parameters", "fitted")
+    }
+    if parts["parameters"].keys() != kind().get_params(deep=False).keys():
+        raise ValueError(f"{kind.__name__} has other parameters")
+    estimator = kind(**parts["parameters"])
+    check_parameters(estimator, {name: rules_of(kind)[name] for name in parts["parameters"]})
+    if not parts["fitted"]:
+        return estimator  # a setting of another estimator has nothing to prepare from
+    check_fitted(kind, parts["fitted"])
+    vars(estimator).update(parts["fitted"])
+    if hasattr(estimator, "prepare"):
         estimator.prepare()
     return estimator
+
+
+def _all_texts(values: Any) -> list[str]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise ValueError("texts are expected where others stand")
+    return values
 
 
 def write(
@@ -131,23 +205,25 @@ def write(
         "state": state,
     }
     manifest["checksum"] = _checksum(manifest)
+    check_target(folder)
     try:
-        if folder.exists() and not folder.is_dir():
-            raise InputError(f"{folder} is a file; give the name of a folder to save to")
-        if folder.is_dir() and not _is_ours(folder):
-            raise InputError(f"{folder} holds other files; give a new folder to save to")
         folder.mkdir(parents=True, exist_ok=True)
-        replaced, left_over = _arrays_named_by(folder), _attached_to(folder)
-        if attached is not None:
-            _attach(folder / attached[0], attached[1])
-        _place(folder / manifest["arrays"], payload)
-        text = _readable(manifest)
-        _place(folder / MANIFEST, text.encode())
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror or error}") from error
+    replaced, left_over = _arrays_named_by(folder), _attached_to(folder)
+    if attached is not None:
+        _attach(folder / attached[0], attached[1])
+    for name, content in ((manifest["arrays"], payload), (MANIFEST, _readable(manifest).encode())):
+        with whole_file(folder / name) as file:
+            file.write(content)
     _tidy(folder, replaced)
     if left_over is not None and left_over != manifest["attached"]:
         shutil.rmtree(folder / left_over, ignore_errors=True)
+
+
+def check_target(path: str | os.PathLike[str]) -> None:
+    """Refuse a folder that `save` could not write to: another's, a file, a place without access."""
+    check_folder_writable(path, ours=_is_ours)
 
 
 def _attached_to(folder: Path) -> str | None:
@@ -166,18 +242,10 @@ def _attach(target: Path, files: Mapping[str, Path]) -> None:
         for name, source in files.items()
     ):
         return
-    aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=".writing-"))
-    try:
+    with whole_folder(target, replace=True) as aside:
         for name, source in files.items():
             (aside / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, aside / name)
-        aside.chmod(0o755)
-        if target.is_dir():
-            shutil.rmtree(target)
-        aside.rename(target)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
 
 
 def _tidy(folder: Path, replaced: str | None) -> None:
@@ -188,8 +256,7 @@ def _tidy(folder: Path, replaced: str | None) -> None:
     current = _arrays_named_by(folder)
     for file in folder.glob("arrays-*.safetensors"):
         with contextlib.suppress(OSError):
-            abandoned = time.time() - file.stat().st_mtime > ABANDONED_SECONDS
-            if file.name != current and (file.name == replaced or abandoned):
+            if file.name != current and (file.name == replaced or is_abandoned(file)):
                 file.unlink()
 
 
@@ -208,26 +275,9 @@ def _is_ours(folder: Path) -> bool:
     if (folder / MANIFEST).exists():
         return _arrays_named_by(folder) is not None
     return all(
-        _ARRAYS.fullmatch(file.name)
-        or _ATTACHED.fullmatch(file.name)
-        or file.name.startswith(".writing-")
+        _ARRAYS.fullmatch(file.name) or _ATTACHED.fullmatch(file.name) or is_aside(file)
         for file in folder.iterdir()
     )
-
-
-def _place(target: Path, content: bytes) -> None:
-    """Write beside the target and move into place."""
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".writing-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _readable(manifest: Mapping[str, Any]) -> str:
@@ -255,6 +305,7 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ModelFileError(f"{folder} is not an Outscope model: it has no {MANIFEST}")
     try:
         manifest = json.loads(file.read_bytes().decode())
+        right = isinstance(manifest, dict) and _checksum(manifest)
     except (ValueError, OSError, RecursionError) as error:
         raise ModelFileError(f"{file} is not readable JSON; it was truncated or changed") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
@@ -265,7 +316,7 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"{folder} was written by another Outscope (schema {schema}, this one reads 1 to "
             f"{SCHEMA}); run: pip install -U outscope"
         )
-    if manifest.get("checksum") != _checksum(manifest):
+    if manifest.get("checksum") != right:
         raise ModelFileError(f"{file} was changed after it was written (checksum differs)")
     return manifest
 
@@ -288,13 +339,19 @@ def read(path: str | os.PathLike[str], classes: Mapping[str, type[BaseEstimator]
         raise ModelFileError(f"{path}: the arrays were truncated or changed after being written")
     try:
         name = manifest["state"]["$estimator"]
-        if name not in classes:
-            raise ModelFileError(f"{path} holds a {name}, which this Outscope does not have")
+        known = name in classes
         arrays = safetensors.numpy.load(payload)
-        estimator: BaseEstimator = unpack(manifest["state"], arrays, classes)
-    except (KeyError, TypeError, AttributeError, safetensors.SafetensorError) as error:
-        raise ModelFileError(f"{path} does not hold together: {error!r}") from error
-    return estimator
+        if known:
+            estimator: BaseEstimator = unpack(manifest["state"], arrays, classes)
+            if vars(estimator).keys() == manifest["state"]["parameters"].keys():
+                raise ValueError(f"{name} is not fitted")
+            return estimator
+    except Exception as error:  # whatever a file that was tampered with makes of itself
+        reason = " ".join(str(error).split())[:200]
+        raise ModelFileError(
+            f"{path} does not hold together ({reason or type(error).__name__}); save it again"
+        ) from error
+    raise ModelFileError(f"{path} holds a {name}, which this Outscope does not have")
 
 
 def _payload(folder: Path, manifest: Mapping[str, Any]) -> bytes | None:
@@ -302,6 +359,6 @@ def _payload(folder: Path, manifest: Mapping[str, Any]) -> bytes | None:
     if not isinstance(name, str) or not _ARRAYS.fullmatch(name):
         raise ModelFileError(f"{folder}: the manifest names no arrays of its own folder")
     try:
-        return (folder / name).read_bytes()
+        return (folder / name).read_bytes() if (folder / name).is_file() else None
     except OSError:
         return None

