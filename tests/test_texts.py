@@ -209,8 +209,3 @@ def test_other_columns_and_lines_are_kept(tmp_path):
     pq.write_table(twice, tmp_path / "a.parquet")
     with pytest.raises(InputError, match="names a column twice: text"):
         read_texts(str(tmp_path / "a.parquet"))
-
-
-def test_a_line_without_an_end_takes_no_quadratic_time():
-    (part,) = stream_texts(io.BytesIO(b"x" * (1 << 26)), 9)
-    assert len(part[0]) == 1 << 26
