@@ -127,7 +127,7 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
             self._forget()
         for name in ("calibration_scores_", "calibration_kind_"):
             self.__dict__.pop(name, None)
-        self.promised_ = None
+        self.promised_: list[float | None] | None = None
         if isinstance(self.contamination, str):
             self.offset_ = -estimated_cut(self.held_out_scores_, USUAL_RATE)
         else:
@@ -178,7 +178,8 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         if self.promised_ is None:
             return None
         fpr, confidence = self.promised_
-        return Promise(fpr, len(self.calibration_scores_), self.calibration_kind_, confidence)
+        rows = len(self.calibration_scores_)
+        return Promise(fpr or 0.0, rows, self.calibration_kind_, confidence)
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         """The settings and, once fitted, what the threshold promises."""
@@ -252,7 +253,7 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
             raise InputError("confidence needs a rate and calibration: call calibrate(X) first")
         if value is not None and not np.isfinite(value):
             raise InputError(f"value={value!r} is not a finite score")
-        cut = float(value) if fpr is None else estimated_cut(self.held_out_scores_, fpr)
+        cut = estimated_cut(self.held_out_scores_, fpr) if fpr is not None else float(value or 0.0)
         self.offset_, self.promised_ = -cut, None
         return self
 

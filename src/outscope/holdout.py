@@ -75,5 +75,6 @@ def _why(n: int, n_unseen: int, fpr: float, noun: str) -> str:
         told = f"the encoder was trained on {n - n_unseen:,} of the {n:,} {noun}; too few are left"
     return (
         f"{told} to promise a false-alarm rate of {100 * fpr:g} %, so the threshold is an "
-        f"estimate; calibrate on at least {rows_needed(fpr)} in-scope {noun} that are not among these"
+        f"estimate; calibrate on at least {rows_needed(fpr)} in-scope {noun} that are not among "
+        "these"
     )

@@ -120,6 +120,12 @@ COMMANDS: dict[str, tuple[Callable[[Any], None], Callable[..., None], str, str]]
         "show which atoms and training items carry an item, and what stays unexplained",
         "outscope explain model new.txt --row 1 --row 7",
     ),
+    "threshold": (
+        fitting.threshold,
+        fitting.threshold_arguments,
+        "change the threshold of a saved detector, or show it",
+        "outscope threshold model --fpr 0.01",
+    ),
     "embed": (
         training.embed,
         training.embed_arguments,

@@ -38,8 +38,12 @@ def fit_arguments(fit: argparse.ArgumentParser) -> None:
     fit.add_argument("--labels", metavar="FILE", help="a label a row, in a file of its own")
     column_arguments(fit, labels=True)
     fit.add_argument("--encoder", metavar="NAME", help="model for texts: a name or a folder")
-    fit.add_argument("--calibrate", metavar="FILE", help="in-scope items kept out of the fit")
-    fit.add_argument("--fpr", type=float, default=0.05, help="false-alarm rate (default 0.05)")
+    fit.add_argument(
+        "--calibrate",
+        metavar="FILE",
+        help="in-scope items that set the threshold (default: some of FILE are held out for it)",
+    )
+    rate_arguments(fit, default=0.05)
     fit.add_argument("--skip-empty", action="store_true", help="leave out empty texts")
     fit.add_argument("--no-cache", action="store_true", help="neither read nor keep embeddings")
     fit.add_argument("--seed", type=int, default=0, help="random seed (default 0)")
@@ -49,6 +53,27 @@ def fit_arguments(fit: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=VALUE",
         help="any setting of the method, as in --set n_atoms=500 (may be repeated)",
+    )
+
+
+def rate_arguments(command: argparse.ArgumentParser, default: float | None = None) -> None:
+    """The options that say what is promised."""
+    usual = "" if default is None else f" (default {default:g})"
+    command.add_argument("--fpr", type=float, default=default, help=f"false-alarm rate{usual}")
+    command.add_argument(
+        "--confidence",
+        type=float,
+        metavar="P",
+        help="promise the rate with this probability (as 0.95), not on average over calibrations",
+    )
+
+
+def threshold_arguments(threshold: argparse.ArgumentParser) -> None:
+    """Options of threshold."""
+    threshold.add_argument("model", help="folder that fit wrote")
+    rate_arguments(threshold)
+    threshold.add_argument(
+        "--value", type=float, metavar="SCORE", help="a score, in place of a rate"
     )
 
 
@@ -92,15 +117,53 @@ def fit(options: Any) -> None:
             if items.texts is not None:
                 model.fit(items.texts, items.labels, advance=advance)
             else:
-                model.fit(items.rows, items.labels)
+                _fit_rows(model, items, options, held_out)
         if held_out is not None:
             with about(options.calibrate):
                 _calibrate(model, held_out, options)
+        elif options.confidence is not None:
+            model.set_threshold(fpr=options.fpr, confidence=options.confidence)
     model.save(options.out)
     seconds = time.perf_counter() - start
     say(f"saved {options.out}: {size(model, options.out)}, fitted in {seconds:.1f} s")
-    if not hasattr(getattr(model, "detector_", model), "calibration_scores_"):
-        say("threshold from training items; --calibrate FILE makes the false-alarm rate a promise")
+    say(_told(model))
+
+
+def _told(model: Any) -> str:
+    """What the threshold promises, or that it does not."""
+    above = f"out of scope above {model.threshold_:.4g}"
+    if model.promise_ is not None:
+        return f"{above}: {model.promise_}"
+    return f"{above}, an estimate; --calibrate FILE, or more items, make it a promise"
+
+
+def _fit_rows(model: Any, items: Items, options: Any, held_out: Items | None) -> None:
+    import numpy as np
+
+    from outscope._sklearn import check_labels
+    from outscope.holdout import fit_and_calibrate
+
+    labels = None if items.labels is None else check_labels(items.labels, len(items))
+    fit_and_calibrate(
+        model,
+        np.asarray(items.rows),
+        labels,
+        fpr=options.fpr,
+        holdout="auto" if held_out is None else 0,
+        random_state=options.seed,
+    )
+
+
+def threshold(options: Any) -> None:
+    """Change the threshold of a saved detector, or show it."""
+    from outscope.loading import load
+
+    model: Any = load(options.model)
+    if options.fpr is not None or options.value is not None or options.confidence is not None:
+        model.set_threshold(fpr=options.fpr, value=options.value, confidence=options.confidence)
+        model.save(options.model)
+        say(f"saved {options.model}")
+    print(_told(model))
 
 
 def _detector(options: Any) -> Any:
@@ -111,9 +174,7 @@ def _detector(options: Any) -> Any:
         raise InputError(f"--fpr {options.fpr}: expected a rate between 0 and 0.5")
     if not 0 <= options.seed < 2**32:
         raise InputError(f"--seed {options.seed}: expected a number from 0 to 2**32 − 1")
-    detector: Any = make_detector(
-        options.method, preset=options.preset, **{"contamination": options.fpr, **settings}
-    )
+    detector: Any = make_detector(options.method, preset=options.preset, **settings)
     if "random_state" in detector.get_params():
         detector.set_params(random_state=options.seed)
     return detector
@@ -141,9 +202,10 @@ def _labelled_items(options: Any) -> Items:
 
 def _calibrate(model: Any, held_out: Items, options: Any) -> None:
     if held_out.texts is not None and hasattr(model, "detector_"):
-        model.calibrate(held_out.texts, fpr=options.fpr)
+        rows: Any = held_out.texts
     else:
-        model.calibrate(rows_for(model, held_out, options.calibrate), fpr=options.fpr)
+        rows = rows_for(model, held_out, options.calibrate)
+    model.calibrate(rows, fpr=options.fpr, confidence=options.confidence)
 
 
 def _without_empty(items: Items, source: str, options: Any) -> Items:
@@ -176,6 +238,7 @@ def _text_detector(detector: Any, options: Any, held_out: Items | None) -> Any:
     return TextDetector(
         DEFAULT if options.encoder is None else options.encoder,
         detector,
+        contamination=options.fpr,
         holdout="auto" if held_out is None else 0,
         cache=not options.no_cache,
         random_state=options.seed,

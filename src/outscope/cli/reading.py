@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outscope.errors import InputError
@@ -72,16 +70,12 @@ def read_items(source: str, options: Any, *, labels: bool = False, beside: bool 
 
 def check_target(folder: str) -> None:
     """Refuse a folder that a model cannot be saved to, before any work is done."""
-    from outscope.persistence import _is_ours
+    from outscope import persistence
 
-    path = Path(folder)
-    if path.is_dir() and not _is_ours(path):
-        raise InputError(f"--out {path} holds other files; give a new folder")
-    there = next(part for part in (path, *path.absolute().parents) if part.exists())
-    if not there.is_dir():
-        raise InputError(f"--out {path}: {there} is a file; give the name of a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise InputError(f"--out {path}: {there} is not yours to write to; give another folder")
+    try:
+        persistence.check_target(folder)
+    except InputError as error:
+        raise InputError(f"--out: {error}") from error
 
 
 @contextmanager

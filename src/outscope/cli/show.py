@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from outscope.errors import NoPromiseWarning
 
 TABLE_ROWS = 20
 WIDE = 150
@@ -65,12 +68,23 @@ class _Warnings(logging.Handler):
 @contextlib.contextmanager
 def warnings_said() -> Iterator[None]:
     """Warnings of the package go to standard error."""
-    warnings = _Warnings()
-    logging.getLogger("outscope").addHandler(warnings)
+    handler = _Warnings()
+    logging.getLogger("outscope").addHandler(handler)
     try:
-        yield
+        with warnings.catch_warnings():
+            usual = warnings.showwarning
+
+            def show(message: Any, category: type[Warning], *rest: Any) -> None:
+                if issubclass(category, NoPromiseWarning):
+                    say(f"outscope: {message}")
+                else:
+                    usual(message, category, *rest)
+
+            warnings.showwarning = show  # type: ignore[assignment]
+            warnings.simplefilter("always", NoPromiseWarning)
+            yield
     finally:
-        logging.getLogger("outscope").removeHandler(warnings)
+        logging.getLogger("outscope").removeHandler(handler)
 
 
 @contextlib.contextmanager

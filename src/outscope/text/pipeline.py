@@ -186,10 +186,10 @@ class TextDetector(OutlierMixin, BaseEstimator):
 
     def _rate(self, detector: Detector | None = None) -> float:
         """The false-alarm rate asked for."""
-        given = self.contamination
+        given: Any = self.contamination
         if given is None:
             given = (detector or self.detector_).contamination
-        return USUAL_RATE if isinstance(given, str) else given
+        return USUAL_RATE if isinstance(given, str) else float(given)
 
     def _remember(self, texts: list[str], fit: Any) -> None:
         """Keep the texts that explanations can point to, and no others.

@@ -19,6 +19,7 @@ import safetensors
 import safetensors.torch
 import torch
 
+from outscope._atomic import check_folder_writable, whole_folder
 from outscope.errors import InputError
 from outscope.text.classifier import Classifier
 from outscope.text.losses import margin_contrastive
@@ -108,7 +109,8 @@ def train(
         raise InputError(f"labels name {len(classes)} class: expected at least 2 to tell apart")
     _check_texts(texts, validation, classes)
     out = Path(out).expanduser().resolve()
-    _check_target(out)
+    check_folder_writable(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
     seen = read_seen(Path(source))
     aside = set_aside(texts, holdout, plan.seed, seen)
     rows = np.flatnonzero(~aside).tolist()
@@ -161,49 +163,16 @@ def _check_texts(texts: Sequence[str], validation: Any, classes: list[str]) -> N
             )
 
 
-def _check_target(out: Path) -> None:
-    """Refuse what cannot be written to before any work is done."""
-    if out.is_file():
-        raise InputError(f"{out} is a file; give the name of a folder to write")
-    try:
-        if out.exists() and (out.is_mount() or any(out.iterdir())):
-            raise InputError(
-                f"{out} exists and is not empty or not to be replaced; choose another folder"
-            )
-        out.parent.mkdir(parents=True, exist_ok=True)
-        # Permissions alone do not tell of read-only disks and long names.
-        probe = out.with_name(f".{out.name}.checkpoint-{uuid.uuid4().hex}")
-        probe.mkdir()
-        probe.rmdir()
-    except OSError as error:
-        raise InputError(
-            f"cannot write to {out}: {error.strerror or error}; choose another folder"
-        ) from error
-
-
 @contextlib.contextmanager
 def _whole_folder(path: Path) -> Iterator[Path]:
-    """Write beside the goal, then move: the folder is whole or not there."""
-    aside = path.parent / f".writing-{uuid.uuid4().hex}"
     try:
-        for old in path.parent.glob(".writing-*"):
-            if time.time() - old.stat().st_mtime > ABANDONED_SECONDS:
-                shutil.rmtree(old, ignore_errors=True)
-        aside.mkdir()
-        yield aside
-        mode = aside.stat().st_mode & 0o777  # what the umask allows; some writers allow less
-        for part in aside.rglob("*"):
-            part.chmod(mode if part.is_dir() else mode & 0o666)
-        if path.is_dir():
-            path.rmdir()
-        aside.rename(path)
-    except (OSError, safetensors.SafetensorError) as error:
+        with whole_folder(path) as aside:
+            yield aside
+    except (InputError, safetensors.SafetensorError) as error:
         raise InputError(
-            f"cannot write to {path}: {error}; make room and start again with the same arguments: "
+            f"cannot write to {path} ({error}); make room and start again with the same arguments: "
             "training goes on after its last whole epoch"
         ) from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 class _Run:
