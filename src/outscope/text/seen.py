@@ -62,15 +62,15 @@ def set_aside(
             "smaller than all"
         )
     count = int(wanted if wanted >= 1 else round(wanted * n))
-    keys = hashes(texts)
-    known = set(() if seen is None else seen.tolist())
     copies: dict[int, list[int]] = {}
-    for i, key in enumerate(keys.tolist()):
+    for i, key in enumerate(hashes(texts).tolist()):
         copies.setdefault(key, []).append(i)
-    chosen = np.zeros(n, dtype=np.bool_)
-    for first in np.random.default_rng([seed, n]).permutation(n):
-        rows = copies.pop(int(keys[first]), [])
-        if len(rows) <= count and int(keys[first]) not in known:
-            chosen[rows] = True
-            count -= len(rows)
+    for key in () if seen is None else seen.tolist():
+        copies.pop(key, None)
+    chosen, groups = np.zeros(n, dtype=np.bool_), list(copies.values())
+    # One draw for all copies of a text: each has the chance of any other.
+    for i in np.random.default_rng([seed, n]).permutation(len(groups)):
+        if len(groups[i]) <= count:
+            chosen[groups[i]] = True
+            count -= len(groups[i])
     return chosen

@@ -110,6 +110,8 @@ def train(
     _check_texts(texts, validation, classes)
     out = Path(out).expanduser().resolve()
     check_folder_writable(out)
+    if out.is_mount():
+        raise InputError(f"{out} is a mount point, which cannot be replaced; give a folder in it")
     out.parent.mkdir(parents=True, exist_ok=True)
     seen = read_seen(Path(source))
     aside = set_aside(texts, holdout, plan.seed, seen)
@@ -165,13 +167,14 @@ def _check_texts(texts: Sequence[str], validation: Any, classes: list[str]) -> N
 
 @contextlib.contextmanager
 def _whole_folder(path: Path) -> Iterator[Path]:
+    """`whole_folder`, with the errors of what writes weights and with the way out."""
     try:
         with whole_folder(path) as aside:
             yield aside
     except (InputError, safetensors.SafetensorError) as error:
         raise InputError(
-            f"cannot write to {path} ({error}); make room and start again with the same arguments: "
-            "training goes on after its last whole epoch"
+            f"cannot write to {path} ({error.__cause__ or error}); make room and start again with "
+            "the same arguments: training goes on after its last whole epoch"
         ) from error
 
 
