@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import nnls
+from tiny import learned_scores
 
 from outscope import InputError, NNKDetector, NNKMeans, load
 from outscope._bits import atom_bytes, restore, store
-from outscope._rows import Rows
+from outscope._rows import Rows, size_for
 from outscope.geometry import auto_bandwidth, measure_geometry
 
 
@@ -49,7 +50,9 @@ def test_the_same_seed_gives_the_same_dictionary_on_any_number_of_threads(X):
 def test_sizes_by_number_share_and_default(X):
     assert len(NNKMeans(17, random_state=0).fit(X).atoms_) == 17
     assert len(NNKMeans(0.1, random_state=0).fit(X).atoms_) == 24
-    assert len(NNKMeans(random_state=0).fit(X).atoms_) == 60
+    assert len(NNKMeans(random_state=0).fit(X).atoms_) == 100
+    assert [size_for("auto", n) for n in (20, 100, 240, 1000, 50_000)] == [20, 100, 100, 250, 2000]
+    assert [size_for("auto", 10, n_all) for n_all in (50, 200, 1000)] == [10, 5, 3]
 
 
 @pytest.mark.parametrize(("precision", "bytes_", "steps"), [("int8", 13, 254), ("int4", 7, 14)])
@@ -97,7 +100,7 @@ def test_loose_atoms_are_held_back_where_rows_lie_far_apart(tmp_path):
         theta, _ = nnls(root.T, np.linalg.solve(root, target))
         expected.append(-sigma * np.log(theta @ target))
     np.testing.assert_allclose(found.ood_score(X), expected, atol=1e-5)
-    np.testing.assert_array_equal(found.training_scores_, np.sort(found.ood_score(X)))
+    np.testing.assert_array_equal(learned_scores(found, X), found.ood_score(X))
     found.save(tmp_path / "model")
     np.testing.assert_array_equal(load(tmp_path / "model").ood_score(X), found.ood_score(X))
 

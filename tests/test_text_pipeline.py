@@ -13,10 +13,18 @@ from sklearn.exceptions import NotFittedError
 from tiny import labelled_texts, tiny_encoder
 
 import outscope
-from outscope import InputError, ModelFileError, NNKDetector, TextDetector
+from outscope import (
+    InputError,
+    ModelFileError,
+    NNKDetector,
+    NoPromiseWarning,
+    Promise,
+    TextDetector,
+)
 from outscope.demo import corpus, run_demo
 from outscope.methods import METHODS
 from outscope.text.encoders import TransformerEncoder
+from outscope.threshold import HELD_OUT
 
 TEXTS, LABELS = labelled_texts(60)
 FAR = ["how tall is a mountain", "what is the weather", "close the window"]
@@ -128,9 +136,11 @@ def test_a_damaged_or_missing_encoder_is_told_and_saving_repairs_it(tiny, tmp_pa
 
 def test_held_out_texts_are_enough_for_the_rate_or_none_are_taken(tiny):
     texts = [f"{text} {i}" for i, text in enumerate(TEXTS * 10)]
-    for rate, held in ((0.05, 60), (0.01, 99), (0.001, 0)):
-        detector = TextDetector(tiny, contamination=rate).fit(texts).detector_
-        assert len(getattr(detector, "calibration_scores_", ())) == held
+    for rate, held in ((0.05, 109), (0.01, 149)):
+        detector = TextDetector(tiny, contamination=rate).fit(texts)
+        assert detector.promise_ == Promise(rate, held, HELD_OUT)
+    with pytest.warns(NoPromiseWarning, match="at least 999 in-scope texts"):
+        assert TextDetector(tiny, contamination=0.001).fit(texts).promise_ is None
     own = TextDetector(tiny, NNKDetector(contamination=0.2)).fit(TEXTS)
     assert own.detector_.contamination == 0.2
 
@@ -196,7 +206,7 @@ def test_what_is_asked_too_early_or_of_nothing(tiny):
     ):
         with pytest.raises(NotFittedError):
             use()
-    detector.fit(TEXTS)
+    detector.set_params(holdout=0).fit(TEXTS)
     with pytest.raises(InputError, match="1 empty texts"):
         detector.calibrate([*TEXTS, ""])
     with pytest.raises(InputError, match="0 texts"):

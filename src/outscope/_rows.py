@@ -11,7 +11,7 @@ from outscope._engine import product
 from outscope._types import BoolArray, FloatArray, IntArray, Matrix
 
 # "auto" is a quarter of the rows, at most 2,000; all of few rows, which leave nothing to average.
-AUTO_SHARE, AUTO_LIMIT, FEW_ROWS = 0.25, 2000, 200
+AUTO_SHARE, AUTO_LIMIT, FEW_ROWS = 0.25, 2000, 100
 # Rows coded before their statistics are added; bounds the memory of an epoch.
 EPOCH_ROWS = 8192
 # Scaled rows are kept over all epochs where they take at most 512 MB.
@@ -74,6 +74,11 @@ def size_for(wanted: int | float | str, n_rows: int, n_all: int | None = None) -
         share = min(1.0, max(AUTO_SHARE, FEW_ROWS / (n_all or n_rows)))
         return min(AUTO_LIMIT, math.ceil(share * n_rows - 1e-9))
     return min(n_rows, math.ceil(wanted * n_rows) if wanted < 1 else int(wanted))
+
+
+def quarter(n_rows: int) -> int:
+    """The usual size, also of few rows."""
+    return min(AUTO_LIMIT, math.ceil(AUTO_SHARE * n_rows))
 
 
 def seed_atoms(

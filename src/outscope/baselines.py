@@ -13,7 +13,7 @@ from outscope._engine import ROWS_WORTH_A_THREAD, Neighbors, product, threads_of
 from outscope._kernels.parallel import for_ranges
 from outscope._kernels.product import smallest_gaps
 from outscope._parameters import at_least, between, one_of
-from outscope._rows import EPOCH_ROWS, SAME_POINT, Rows, seed_atoms, size_for
+from outscope._rows import EPOCH_ROWS, SAME_POINT, Rows, quarter, seed_atoms, size_for
 from outscope._sklearn import check_labels, scoring_rows
 from outscope._types import FloatArray, IntArray, Matrix
 from outscope.detector import JUDGED_ROWS, Detector
@@ -88,8 +88,9 @@ class KNNDetector(Detector):
 class KMeansDetector(Detector):
     """Squared distance to the nearest of `n_clusters` k-means centres, on unit rows.
 
-    "auto" clusters are as many as the atoms of `NNKDetector`: a quarter of the rows, at most 2,000,
-    or all of up to 200 rows.
+    "auto" clusters are as many as the atoms of `NNKDetector`: a quarter of the rows, at most 2,000.
+    With `contamination` "auto" no training row may be strange enough to be flagged: a row that lies
+    by itself is its own centre. scikit-learn wants some flagged, so the default is a number.
     """
 
     _rules = {"n_clusters": one_of("auto") | at_least(1) | between(0, 1), "n_epochs": at_least(1)}
@@ -101,7 +102,7 @@ class KMeansDetector(Detector):
         n_clusters: int | float | str = "auto",
         *,
         n_epochs: int = 20,
-        contamination: float | str = "auto",
+        contamination: float | str = 0.05,
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -112,7 +113,7 @@ class KMeansDetector(Detector):
         self.n_jobs = n_jobs
 
     def _learn(self, X: Matrix, y: Any) -> FloatArray:
-        self.atoms_ = self._centres(X, check_random_state(self.random_state), len(X))
+        self.atoms_ = self._centres(X, check_random_state(self.random_state))
         return self._judged(X)
 
     def _judged(self, X: Matrix) -> FloatArray:
@@ -139,9 +140,9 @@ class KMeansDetector(Detector):
     def _forget(self) -> None:
         del self._owner
 
-    def _centres(self, X: Matrix, rng: np.random.RandomState, n_all: int) -> Matrix:
+    def _centres(self, X: Matrix, rng: np.random.RandomState) -> Matrix:
         rows = Rows(X, normalize=True)
-        wanted = size_for(self.n_clusters, len(X), n_all)
+        wanted = size_for(self.n_clusters, len(X)) if self.n_clusters != "auto" else quarter(len(X))
         if wanted == len(X):
             return rows.all()
         seeds = seed_atoms(rows, wanted, rng, self.n_jobs)[0]
@@ -173,9 +174,7 @@ class ClasswiseKMeansDetector(KMeansDetector):
         labels = np.zeros(len(X), dtype=int) if y is None else check_labels(y, len(X))
         self.classes_, membership = np.unique(labels, return_inverse=True)
         rng = check_random_state(self.random_state)
-        centres = [
-            self._centres(X[membership == c], rng, len(X)) for c in range(len(self.classes_))
-        ]
+        centres = [self._centres(X[membership == c], rng) for c in range(len(self.classes_))]
         self.atoms_ = np.concatenate(centres)
         return self._judged(X)
 

@@ -10,7 +10,7 @@ from sklearn.utils import check_random_state
 from outscope import _schema
 from outscope._coder import ClassCoder
 from outscope._engine import NonFiniteRowsError
-from outscope._rows import AUTO_LIMIT, EPOCH_ROWS, Rows, seed_atoms, size_for
+from outscope._rows import AUTO_LIMIT, EPOCH_ROWS, Rows, quarter, seed_atoms, size_for
 from outscope._sklearn import check_labels, check_rows, scoring_rows
 from outscope._types import FloatArray, IntArray, Matrix
 from outscope.detector import Detector
@@ -97,9 +97,12 @@ class ClasswiseNNKDetector(NNKDetector):
         self.dictionaries_ = []
         for c in range(len(self.classes_)):
             mine = np.flatnonzero(membership == c)
+            size = size_for(n_atoms, len(mine), len(X))
+            if collapsed and n_atoms == "auto":
+                size = quarter(len(mine))
             # One bandwidth for all classes makes their scores comparable.
             dictionary = self._dictionary(
-                n_atoms=size_for(n_atoms, len(mine), len(X)),
+                n_atoms=size,
                 bandwidth=self.bandwidth_ or "auto",
                 max_bytes=budget,
                 normalize=self._unit,
@@ -119,7 +122,7 @@ class ClasswiseNNKDetector(NNKDetector):
         relative = self.max_atoms is None or self.max_atoms < 1
         if not (self.normalize and self.n_atoms == "auto" and relative and self.max_bytes is None):
             return
-        self.shared_ = self._dictionary(**PAPER)
+        self.shared_ = self._dictionary(**PAPER, n_atoms=quarter(len(X)))
         self.shared_.learn_scores(X, rng)
         # Both in units of what they leave unexplained of the training rows.
         errors = np.array([dictionary.reconstruction_error_ for dictionary in self.dictionaries_])
@@ -178,7 +181,7 @@ class ClasswiseNNKDetector(NNKDetector):
             return None
         # Drawn over all rows at once: under one metric, loose classes need more atoms.
         counts = np.bincount(membership)
-        size = sum(size_for("auto", count, len(rows)) for count in counts)
+        size = sum(map(quarter, counts))
         if self.init == "random":
             drawn = rng.choice(len(rows), size, replace=False)
         else:
@@ -216,7 +219,8 @@ class ClasswiseNNKDetector(NNKDetector):
         own = coder.ood_score(seen, self.n_neighbors_, self.n_jobs)[0]
         if self.shared_ is None:
             return own
-        shared = self.shared_.coder(None, self.shared_.atoms_without(rows))
+        left = self.shared_.atoms_without(rows)
+        shared = self.shared_.coder(None, left if len(left) else None)
         return self._mean(own, shared.ood_score(rows, self.shared_.n_neighbors_, self.n_jobs))
 
     def _keeps_every_row(self) -> bool:
@@ -226,7 +230,7 @@ class ClasswiseNNKDetector(NNKDetector):
 
     def _forget(self) -> None:
         del self._membership
-        for dictionary in self._every_dictionary():
+        for dictionary in (*self.dictionaries_, *([] if self.shared_ is None else [self.shared_])):
             dictionary.forget()
 
     def _turned(self, X: Matrix) -> Matrix:

@@ -38,7 +38,7 @@ USUAL_RATE = 0.05
 # Rows whose scores are taken without them, so that the cost and a model's size stay bounded.
 JUDGED_ROWS = 4096
 # Each of so few rows is judged by itself; more are left out in parts.
-ONE_BY_ONE, PARTS = 200, 5
+ONE_BY_ONE, PARTS = 100, 5
 ESTIMATE = "an estimate, no promise"
 
 
@@ -113,7 +113,8 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
 
         `contamination` "auto" lets about 5 % of new rows be exceeded, judged by training rows that
         are scored as if they had not been learned. A number is the share of the training rows
-        themselves that is flagged, as in scikit-learn; of new rows it can be many times that.
+        themselves that is flagged, as in scikit-learn; of new rows it can be many times that. (Of
+        up to 100 rows each may be its own atom, and none stranger than another.)
         """
         check_parameters(self, {**self._rules, "contamination": CONTAMINATION})
         if hasattr(self, "n_jobs"):
@@ -198,7 +199,7 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         for this one with that probability. `p_value` becomes available.
 
         Without rows the training rows serve, each judged without itself. That is as good where
-        every one of at most 200 is an atom, and refused elsewhere.
+        every one of at most 100 is an atom, and refused elsewhere.
         """
         if X is not None:
             found = ConformalThreshold(self.ood_score(X)), HELD_OUT

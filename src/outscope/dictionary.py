@@ -83,7 +83,7 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     Parameters
     ----------
     n_atoms : dictionary size; a share of the rows if below 1; "auto" is a quarter, at most 2,000,
-        or all of up to 200 rows. Never more than there are different rows.
+        or all of up to 100 rows. Never more than there are different rows.
     n_neighbors : candidate atoms for each row; "auto" is 6 for a narrow kernel, which uses no more,
         and 20 otherwise.
     n_fit_neighbors : candidates while learning, None for as many as `n_neighbors`; a few learn as

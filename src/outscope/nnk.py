@@ -156,7 +156,8 @@ class NNKDetector(Detector):
 
     def _score_without(self, X: Matrix, y: Any, chosen: IntArray) -> FloatArray:
         found = self.dictionary_
-        coder = found.coder(self.common_, found.atoms_without(X[chosen]))
+        atoms = found.atoms_without(X[chosen])
+        coder = found.coder(self.common_, atoms if len(atoms) else None)
         return coder.ood_score(X[chosen], found.n_neighbors_, self.n_jobs)
 
     def _keeps_every_row(self) -> bool:

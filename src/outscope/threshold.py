@@ -80,15 +80,15 @@ def rows_needed(fpr: float, confidence: float | None = None) -> int:
 def holdout_size(n_rows: int, fpr: float) -> int:
     """Rows to keep out of the fit for the threshold: a quarter of few, a tenth of many.
 
-    No more than the promise makes use of, and 0 where fewer than half would be left to learn.
+    0 where fewer than half would be left to learn. Calibration rows count in steps of 1 / fpr; the
+    size lies in the middle of one, so that the promise is not kept by a hair.
 
-    >>> [holdout_size(n, 0.05) for n in (20, 38, 200, 390, 2000, 50_000)]
-    [0, 19, 39, 79, 199, 1999]
+    >>> [holdout_size(n, 0.05) for n in (20, 38, 50, 200, 390, 2000, 50_000)]
+    [0, 19, 25, 49, 89, 209, 2009]
     """
     wanted = min(max(min(n_rows // 4, HELD_OF_FEW), n_rows // 10, rows_needed(fpr)), HELD_MOST)
-    # Calibration rows count in steps of 1 / fpr; a part of a step buys nothing.
-    wanted = math.ceil(_allowed(wanted, fpr) / fpr - 1e-9) - 1
-    return wanted if 2 * wanted <= n_rows else 0
+    size = min(round((_allowed(wanted, fpr) + 0.5) / fpr) - 1, n_rows // 2)
+    return size if size >= rows_needed(fpr) else 0
 
 
 def _allowed(n_rows: int, fpr: float) -> int:

@@ -13,16 +13,16 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator, OutlierMixin, clone
 
-from outscope import _schema, persistence
-from outscope._parameters import SEED, Rule, between, one_of
+from outscope import persistence
 from outscope._sklearn import all_or_nothing, check_is_fitted, check_labels
 from outscope._types import BoolArray, FloatArray, Matrix
 from outscope.detector import USUAL_RATE, Detector
 from outscope.errors import InputError, ModelFileError
 from outscope.holdout import fit_and_calibrate
-from outscope.methods import METHODS, make_detector
+from outscope.methods import make_detector
 from outscope.text.cache import VectorCache
 from outscope.text.encoders import Advance, Encoder, TransformerEncoder, check_texts, make_encoder
+from outscope.text.saved import FITTED, RULES
 from outscope.text.weights import DEFAULT, HUB_NAME, check_copied, deciding_files
 from outscope.threshold import ConformalThreshold, Promise, check_rate
 
@@ -32,34 +32,6 @@ NEAREST = 3
 OUT_OF_SCOPE = "out of scope"
 # Before a saved encoder's name: it lies beside the manifest.
 BESIDE = "@"
-ENCODER_SETTINGS = ("layer", "max_length", "batch_size", "pairs", "seed")
-
-
-def _are_settings(value: Any, _: _schema.Seen) -> bool:
-    found = json.loads(value)
-    return found.keys() <= set(ENCODER_SETTINGS) and all(
-        type(item) is int or (item is None and name in ("layer", "max_length"))
-        for name, item in found.items()
-    )
-
-
-def _are_remembered(value: Any, seen: _schema.Seen) -> bool:
-    """Whether these are the rows that the detector can point to."""
-    rows = _schema.integers("r", 0, empty=True).passes(value, seen)
-    return rows and np.array_equal(value, np.unique(seen["detector_"].remembered_rows()))
-
-
-def _are_means(value: Any, seen: _schema.Seen) -> bool:
-    if value is None or seen["labels_"] is None:
-        return value is None and seen["labels_"] is None
-    return _schema.array("c d", "float32").passes(value, seen)
-
-
-def _are_classes(value: Any, seen: _schema.Seen) -> bool:
-    """Whether a classifier's classes are there where the detector reads its logits."""
-    if seen["detector_"].needs != "logits":
-        return value is None or _schema.texts("encoder classes").passes(value, seen)
-    return _schema.texts("d").passes(value, {"d": seen["detector_"].n_features_in_})
 
 
 @dataclass(frozen=True)
@@ -89,28 +61,7 @@ class TextDetector(OutlierMixin, BaseEstimator):
     on. `promise_` says what is promised; where that is nothing, `fit` warns.
     """
 
-    # What a saved one may hold, for `load` to check.
-    _rules = {
-        "encoder": Rule(lambda v: v is None or isinstance(v, str), "a name or None"),
-        "detector": one_of(*METHODS) | Rule(lambda v: isinstance(v, Detector), "a detector"),
-        "contamination": one_of(None) | between(0, 0.5),
-        "holdout": one_of("auto")
-        | Rule(lambda v: type(v) in (int, float) and v >= 0, "a share or a number of texts"),
-        "cache": one_of(True, False),
-        "random_state": SEED,
-    }
-    _fitted = {
-        "detector_": _schema.nested("Detector"),
-        "encoder_name_": _schema.text(),
-        "encoder_fingerprint_": _schema.text("[0-9a-f]{64}"),
-        "encoder_settings_": _schema.Field(_are_settings, "settings of an encoder"),
-        "encoder_classes_": _schema.Field(_are_classes, "the classes of the encoder"),
-        "remembered_rows_": _schema.Field(_are_remembered, "the rows the detector points to"),
-        "remembered_lines_": _schema.integers("r", 0, empty=True),
-        "remembered_texts_": _schema.texts("r"),
-        "labels_": _schema.or_none(_schema.labels("c")),
-        "class_means_": _schema.Field(_are_means, "a mean for each label"),
-    }
+    _rules, _fitted = RULES, FITTED
 
     def __init__(
         self,
@@ -397,6 +348,8 @@ class TextDetector(OutlierMixin, BaseEstimator):
 
     def _encoder_to_save(self) -> tuple[str | None, tuple[str, dict[str, Path]] | None]:
         """What to write down as the encoder, and its files where it is nobody else's to find."""
+        if self.encoder is None and not hasattr(self, "_encoder"):
+            return None, None  # loaded, and saved again without being used
         encoder = self._checked_encoder()
         if encoder.fingerprint() != self.encoder_fingerprint_:
             raise ModelFileError(

@@ -1,0 +1,66 @@
+"""What a saved `TextDetector` may hold, for `load` to check."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from outscope import _schema
+from outscope._parameters import SEED, Rule, between, one_of
+from outscope.detector import Detector
+from outscope.methods import METHODS
+
+ENCODER_SETTINGS = ("layer", "max_length", "batch_size", "pairs", "seed")
+
+
+def _are_settings(value: Any, _: _schema.Seen) -> bool:
+    found = json.loads(value)
+    return found.keys() <= set(ENCODER_SETTINGS) and all(
+        type(item) is int or (item is None and name in ("layer", "max_length"))
+        for name, item in found.items()
+    )
+
+
+def _are_remembered(value: Any, seen: _schema.Seen) -> bool:
+    """Whether these are the rows that the detector can point to."""
+    rows = _schema.integers("r", 0, empty=True).passes(value, seen)
+    return rows and np.array_equal(value, np.unique(seen["detector_"].remembered_rows()))
+
+
+def _are_means(value: Any, seen: _schema.Seen) -> bool:
+    if value is None or seen["labels_"] is None:
+        return value is None and seen["labels_"] is None
+    return _schema.array("c d", "float32").passes(value, seen)
+
+
+def _are_classes(value: Any, seen: _schema.Seen) -> bool:
+    """Whether a classifier's classes are there where the detector reads its logits."""
+    if seen["detector_"].needs != "logits":
+        return value is None or _schema.texts("encoder classes").passes(value, seen)
+    return _schema.texts("d").passes(value, {"d": seen["detector_"].n_features_in_})
+
+
+RULES = {
+    "encoder": Rule(lambda v: v is None or isinstance(v, str), "a name or None"),
+    "detector": one_of(*METHODS) | Rule(lambda v: isinstance(v, Detector), "a detector"),
+    "contamination": one_of(None) | between(0, 0.5),
+    "holdout": one_of("auto")
+    | Rule(lambda v: type(v) in (int, float) and v >= 0, "a share or a number of texts"),
+    "cache": one_of(True, False),
+    "random_state": SEED,
+}
+
+FITTED = {
+    "detector_": _schema.nested("Detector"),
+    "encoder_name_": _schema.text(),
+    "encoder_fingerprint_": _schema.text("[0-9a-f]{64}"),
+    "encoder_settings_": _schema.Field(_are_settings, "settings of an encoder"),
+    "encoder_classes_": _schema.Field(_are_classes, "the classes of the encoder"),
+    "remembered_rows_": _schema.Field(_are_remembered, "the rows the detector points to"),
+    "remembered_lines_": _schema.integers("r", 0, empty=True),
+    "remembered_texts_": _schema.texts("r"),
+    "labels_": _schema.or_none(_schema.labels("c")),
+    "class_means_": _schema.Field(_are_means, "a mean for each label"),
+}
