@@ -467,7 +467,11 @@ def test_a_target_that_cannot_be_written_is_told_before_any_work(
     (tmp_path / "file").write_text("x")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "own.txt").write_text("x")
-    for out, words in (("file", "is a file"), ("file/m", "Not a directory"), ("full", "other files")):
+    for out, words in (
+        ("file", "is a file"),
+        ("file/m", "Not a directory"),
+        ("full", "other files"),
+    ):
         failed(capsys, words, "fit", files / "train.npy", "--out", tmp_path / out)
     denied = mock.Mock(side_effect=PermissionError(13, "Permission denied"))
     with monkeypatch.context() as locked:

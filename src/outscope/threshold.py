@@ -157,7 +157,7 @@ class ConformalThreshold:
         allowed = _allowed(n, fpr)
         if confidence is not None:
             # The rate above the a-th largest of n scores is Beta(a, n + 1 − a).
-            tail = bdtr(np.arange(max(allowed, 0)), n, fpr)
+            tail = bdtr(np.arange(n), n, fpr)
             allowed = int(np.count_nonzero(tail <= 1.0 - check_confidence(confidence)))
         if allowed < 1:
             sure = "" if confidence is None else f" with confidence {confidence:g}"
