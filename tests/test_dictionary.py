@@ -14,7 +14,7 @@ from tiny import learned_scores
 from outscope import InputError, NNKDetector, NNKMeans, load
 from outscope._bits import atom_bytes, restore, store
 from outscope._rows import Rows, size_for
-from outscope.geometry import auto_bandwidth, measure_geometry
+from outscope.geometry import measure_geometry
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ from outscope._engine import product, threads_of
 from outscope._kernels.parallel import for_ranges
 from outscope._kernels.update import add_moments, share_weights
 from outscope._rows import Rows
-from outscope._transfers import transfer_rows
 from outscope._types import FloatArray, IntArray, Matrix
 
 # A weight below this share of its row's code moves no atom (a narrow kernel leaves such dust).
@@ -24,10 +23,6 @@ NEGLIGIBLE = 1e-4
 REPRESENTATIVES = 3
 # Keys lie between −2 and 2; a penalty far beyond that shuts an atom out like any larger one.
 LARGEST_PENALTY = 1e3
-# Rows an atom from which on moving rows is worth it where they do not lie far apart.
-ROWS_WORTH_MOVING = 20
-# Rows whose mean score while learning is below this have an atom each: no atom is an average.
-NOTHING_LEFT = 1e-4
 # Pull towards the old atoms in the MOD update, relative to the mean diagonal of W·Wᵀ: keeps the
 # system regular where atoms share all their rows, and is far below the data's own weight.
 MOD_ANCHOR = 1e-6
@@ -122,7 +117,8 @@ class Recipe:
 
     n_neighbors: int  # candidates while learning
     n_final_neighbors: int  # candidates in the last look, as in scoring
-    bandwidth: float  # 0 for the cosine kernel
+    bandwidth: float  # while learning; 0 for the cosine kernel
+    final_bandwidth: float  # in the last look, as in scoring
     update: str
     entropy: float
     n_epochs: int
@@ -130,8 +126,6 @@ class Recipe:
     n_plain_epochs: int
     max_atoms: int | None
     precision: str  # the atoms end on values that it can hold
-    movable: bool  # whether atoms are averages of unit rows, which may move between them
-    isolated: bool  # whether such rows lie so far apart that averages of them need more care
     normalize: bool
     n_jobs: int | None
 
@@ -164,20 +158,6 @@ class Recipe:
         return rarity * min(entropy, LARGEST_PENALTY / max(float(rarity.max()), 1e-300))
 
 
-def looseness_penalty(atoms: Matrix, looseness: float) -> FloatArray | None:
-    """What an atom's key loses for standing for unit rows that differ.
-
-    The mean of such rows is short and therefore near to everything, to strange rows as well. What
-    it is short of 1, its rows' mean squared distance to it, is added to distances from it in part:
-    the more atoms there are for the rows, the less a loose one is needed (docs/defaults.md).
-    """
-    if looseness == 0.0:
-        return None
-    squares = np.einsum("ij,ij->i", atoms, atoms, dtype=np.float64)
-    # An atom of length 0 stands for rows of zeros, which are alike.
-    return np.where(squares > 0.0, 0.5 * looseness * np.maximum(1.0 - squares, 0.0), 0.0)
-
-
 @dataclass(frozen=True)
 class Learned:
     """A learned dictionary with what the last pass over the data says of it."""
@@ -187,7 +167,6 @@ class Learned:
     representatives: IntArray  # (m, REPRESENTATIVES) rows that lean most on each atom, −1 = none
     scores: FloatArray  # (n,) ood_score of the rows it was learned from
     statistics: CodeStatistics  # of all of them
-    looseness: float
     loss: float
     losses: list[float]
 
@@ -237,23 +216,18 @@ def learn(
             atoms, mass = merge_atoms(atoms, mass, size, recipe.n_jobs)
             atoms, probability = _unit_if_cosine(atoms, recipe), mass / mass.sum()
         on_epoch(epoch, len(atoms), losses[-1])
-    averaged = recipe.movable and losses != [] and losses[-1] > NOTHING_LEFT
-    if averaged and (recipe.isolated or len(rows) >= ROWS_WORTH_MOVING * len(atoms)):
-        atoms = transfer_rows(rows, atoms, recipe.n_jobs)
     atoms = restore(store(atoms, recipe.precision), atoms.shape[1])
-    looseness = len(atoms) / len(rows) if averaged and recipe.isolated else 0.0
-    look = _last_look(X, rows, atoms, recipe, looseness)
+    look = _look(X, rows, atoms, recipe, None, last=True)
     used = np.flatnonzero(look.statistics.usage)
     if 0 < len(used) < len(atoms):
         atoms = atoms[used]
-        look = _last_look(X, rows, atoms, recipe, looseness)
+        look = _look(X, rows, atoms, recipe, None, last=True)
     return Learned(
         atoms,
         look.statistics.probability(),
         look.representatives,
         look.scores,
         look.statistics,
-        looseness,
         look.statistics.loss / look.statistics.rows,
         losses,
     )
@@ -278,7 +252,8 @@ def _look(
     last: bool = False,
 ) -> _Look:
     """Code every row once."""
-    coder = Coder(atoms, recipe.bandwidth, normalize=recipe.normalize, penalty=penalty)
+    sigma = recipe.final_bandwidth if last else recipe.bandwidth
+    coder = Coder(atoms, sigma, normalize=recipe.normalize, penalty=penalty)
     look = _Look(
         CodeStatistics(len(atoms), atoms.shape[1], recipe.update == "mod"),
         np.empty(len(X)),
@@ -298,11 +273,6 @@ def _look(
             _remember(codes, start, look.representatives, leaning)
         start = stop
     return look
-
-
-def _last_look(X: Matrix, rows: Rows, atoms: Matrix, recipe: Recipe, looseness: float) -> _Look:
-    """Code every row as scoring will."""
-    return _look(X, rows, atoms, recipe, looseness_penalty(atoms, looseness), last=True)
 
 
 def _remember(codes: Codes, start: int, rows: IntArray, leaning: FloatArray) -> None:

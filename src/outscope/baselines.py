@@ -16,8 +16,8 @@ from outscope._parameters import at_least, between, one_of
 from outscope._rows import EPOCH_ROWS, SAME_POINT, Rows, quarter, seed_atoms, size_for
 from outscope._sklearn import check_labels, scoring_rows
 from outscope._types import FloatArray, IntArray, Matrix
+from outscope._view import turn
 from outscope.detector import JUDGED_ROWS, Detector
-from outscope.geometry import turn
 
 ATOMS = _schema.array("m d", *_schema.FLOATS)
 

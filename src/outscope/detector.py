@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from typing import Any, ClassVar, Self
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, OutlierMixin, clone
@@ -40,6 +41,32 @@ JUDGED_ROWS = 4096
 # Each of so few rows is judged by itself; more are left out in parts.
 ONE_BY_ONE, PARTS = 100, 5
 ESTIMATE = "an estimate, no promise"
+
+
+Result = TypeVar("Result")
+
+
+class Reading(NamedTuple):
+    """What one pass over rows says of each; what a detector cannot say is None."""
+
+    ood_score: FloatArray
+    neighbors: IntArray | None = None  # (n, k) atoms or training rows, best first
+    weights: FloatArray | None = None  # (n, k) non-negative
+    classes: IntArray | None = None  # (n,) which class has the smallest score
+
+    @property
+    def code(self) -> tuple[IntArray, FloatArray]:
+        """Atoms and weights, of a detector that codes."""
+        if self.neighbors is None or self.weights is None:
+            raise InputError("this reading has no codes; take one of an NNK detector")
+        return self.neighbors, self.weights
+
+
+class Decision(NamedTuple):
+    """What scores mean: yes or no and, where there is a calibration, how unusual."""
+
+    is_ood: BoolArray
+    p_value: FloatArray | None
 
 
 class Detector(Sized, OutlierMixin, BaseEstimator):
@@ -141,13 +168,42 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
 
     def ood_score(self, X: Any) -> FloatArray:
         """How strange each row is; higher = stranger."""
+        return self._checked(X, self._ood_score)[1]
+
+    def _checked(self, X: Any, work: Callable[[Matrix], Result]) -> tuple[Matrix, Result]:
+        """Checked rows, and what a scorer makes of them."""
         rows, checked = scoring_rows(self, X)
         try:
-            return self._ood_score(rows)
+            return rows, work(rows)
         except NonFiniteRowsError:
             if not checked:
                 check_rows(self, X, reset=False)  # says which of NaN and infinity it was
             raise
+
+    def read(self, X: Any) -> Reading:
+        """Everything that one coding pass says of each row: score, code, class."""
+        return self._reading_of(X)[1]
+
+    def _reading_of(self, X: Any) -> tuple[Matrix, Reading]:
+        return self._checked(X, self._read)
+
+    def _read(self, X: Matrix) -> Reading:
+        return Reading(self._ood_score(X))
+
+    def labels_in(self, reading: Reading) -> np.ndarray[Any, Any] | None:
+        """For each row that was read the class it is most like; None where it knows of none."""
+        return None
+
+    def rows_in(self, reading: Reading, n: int) -> list[tuple[int, ...]]:
+        """For each row that was read the training rows most like it, at most n."""
+        return [()] * len(reading.ood_score)
+
+    def decide(self, ood_score: FloatArray) -> Decision:
+        """What scores mean at the present threshold; the one place that decides."""
+        check_is_fitted(self, "offset_")
+        calibrated = getattr(self, "calibration_scores_", None)
+        chances = None if calibrated is None else ConformalThreshold(calibrated).p_value(ood_score)
+        return Decision(ood_score > self.threshold_, chances)
 
     def score_samples(self, X: Any) -> FloatArray:
         """scikit-learn's sign: higher = more normal."""
@@ -160,11 +216,11 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
         """+1 in scope, −1 out of scope."""
-        return np.where(self.decision_function(X) >= 0.0, 1, -1)
+        return np.where(self.is_ood(X), -1, 1)
 
     def is_ood(self, X: Any) -> BoolArray:
         """True where a row is out of scope at the present threshold."""
-        return self.predict(X) == -1
+        return self.decide(self.ood_score(X)).is_ood
 
     @property
     def threshold_(self) -> float:
@@ -266,7 +322,8 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
                 "p_value needs calibration: call calibrate(X) with in-scope rows that were not "
                 "used in fit"
             )
-        return ConformalThreshold(self.calibration_scores_).p_value(self.ood_score(X))
+        chances: FloatArray = self.decide(self.ood_score(X)).p_value
+        return chances
 
     def remembered_rows(self) -> IntArray:
         """Training rows that the detector can point to; none for most detectors."""
@@ -274,7 +331,7 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
 
     def nearest_rows(self, X: Any, n: int) -> list[tuple[int, ...]]:
         """For each row the training rows most like it, at most n, of those it can point to."""
-        return [()] * len(X)
+        return self.rows_in(self.read(X), n)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted detector to a folder; `outscope.load` reads it back."""

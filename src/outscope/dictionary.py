@@ -15,7 +15,7 @@ from outscope import _schema
 from outscope._bits import BITS, STORED, Stored, atom_bytes, restore, store
 from outscope._coder import Coder, Codes
 from outscope._kernels.blas import one_thread_each
-from outscope._learning import Learned, Recipe, atoms_without, learn, looseness_penalty
+from outscope._learning import Recipe, atoms_without, learn
 from outscope._parameters import (
     JOBS,
     MATRIX,
@@ -28,16 +28,10 @@ from outscope._parameters import (
 )
 from outscope._rows import Rows, seed_atoms, size_for
 from outscope._sklearn import Sized, all_or_nothing, check_rows, largest_value, scoring_rows
-from outscope._types import Matrix
+from outscope._types import FloatArray, Matrix
 from outscope.errors import InputError
-from outscope.geometry import (
-    CANDIDATES,
-    are_isolated,
-    are_near,
-    auto_bandwidth,
-    candidates_for,
-    measure_geometry,
-)
+from outscope.geometry import measure_geometry
+from outscope.plan import Plan, make_plan, refuse_small
 
 log = logging.getLogger("outscope")
 
@@ -63,20 +57,6 @@ RULES = {
 }
 
 
-def largest_atom(width: int, precision: str) -> int:
-    """Bytes of an atom in this precision, at most, where it is yet to be chosen."""
-    return atom_bytes(width, "int8" if precision == "auto" else precision)
-
-
-def refuse_small(max_bytes: int, least: int, what: str) -> None:
-    """Raise for a budget that holds less than the smallest model."""
-    if max_bytes < least:
-        raise InputError(
-            f"max_bytes={max_bytes} is too small: {what} takes {least} bytes; give "
-            f"max_bytes={least} or more, or fewer bits a number (precision)"
-        )
-
-
 class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Soft clustering: atoms, and for each row the exact non-negative code on its nearest ones.
 
@@ -84,8 +64,7 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     ----------
     n_atoms : dictionary size; a share of the rows if below 1; "auto" is a quarter, at most 2,000,
         or all of up to 100 rows. Never more than there are different rows.
-    n_neighbors : candidate atoms for each row; "auto" is 6 for a narrow kernel, which uses no more,
-        and 20 otherwise.
+    n_neighbors : candidate atoms for each row; "auto" is 10, and 20 for the cosine kernel.
     n_fit_neighbors : candidates while learning, None for as many as `n_neighbors`; a few learn as
         good a dictionary in less time.
     kernel : "gaussian", exp(−‖x − c‖² / 2σ) with atoms that keep their length, or "cosine".
@@ -112,8 +91,6 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     losses_ : that mean, epoch by epoch (of the atoms as learned so far, none of them held back).
     bandwidth_, n_neighbors_ : σ (0 for the cosine kernel) and candidates in use.
     precision_ : "float32", "int8" or "int4".
-    looseness_ : how much loose atoms are held back in scoring; above 0 where rows lie far apart and
-        are averaged.
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).normal(size=(200, 8))
@@ -121,7 +98,6 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     (200, 20)
     """
 
-    looseness_ = 0.0
     _parts = ("stored_atoms_", "atom_scale_")
     _rules = RULES
     _fitted = {
@@ -135,7 +111,6 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         "losses_": _schema.array("epochs", "float64", empty=True),
         "bandwidth_": _schema.number(0.0),
         "n_neighbors_": _schema.whole(1),
-        "looseness_": _schema.number(0.0, _schema.LARGEST),
     }
 
     def __init__(
@@ -180,32 +155,33 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         check_parameters(self, RULES)
         with all_or_nothing(self), one_thread_each():
             rows = check_rows(self, X, reset=True)
-            self.learn_scores(rows, check_random_state(self.random_state))
+            rng = check_random_state(self.random_state)
+            seen = self.rows_of(rows)
+            geometry = measure_geometry(seen, rng, self.n_jobs)
+            self.learn(rows, seen, make_plan(self.get_params(deep=False), geometry), rng)
             self.forget()
         return self
 
-    def learn_scores(
-        self, X: Matrix, rng: np.random.RandomState, first: Matrix | None = None
-    ) -> np.ndarray[Any, Any]:
-        """Learn from checked rows; return their scores, as `ood_score` will give them again.
-
-        `first` are atoms to begin with, where something else than `init` has drawn them.
-        """
+    def rows_of(self, X: Matrix) -> Rows:
+        """Rows as learning sees them."""
         if not self.normalize and largest_value(X) > LONGEST_VALUE:
             raise InputError(
                 f"X has values beyond {LONGEST_VALUE:g}, too large for normalize=False; rescale X"
             )
-        rows = Rows(X, normalize=self.normalize)
-        self._survey(rows, rng)
-        if first is None:
-            first = self._first_atoms(X, rows, rng)
-        recipe, learned = self._learn(X, rows, first)
-        self.stored_atoms_, self.atom_scale_ = store(learned.atoms, self.precision_)
+        return Rows(X, normalize=self.normalize)
+
+    def learn(self, X: Matrix, rows: Rows, plan: Plan, rng: np.random.RandomState) -> FloatArray:
+        """Learn from checked rows as planned; return their scores, as `ood_score` gives them."""
+        first = self._first_atoms(X, rows, size_for(plan.n_atoms, len(X)), rng)
+        self.precision_, self.bandwidth_ = plan.precision, plan.bandwidth
+        self.n_neighbors_ = plan.n_neighbors
+        recipe = self._recipe(plan, len(first), X)
+        learned = learn(X, rows, first, recipe, self._report)
+        self.stored_atoms_, self.atom_scale_ = store(learned.atoms, plan.precision)
         self.atom_probability_ = learned.probability
         self.representatives_ = learned.representatives
         self.reconstruction_error_ = learned.loss
         self.losses_ = np.array(learned.losses)
-        self.looseness_ = learned.looseness
         self.n_features_in_ = X.shape[1]
         self.prepare()
         self._memory = recipe, learned
@@ -248,7 +224,6 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             atoms,
             self.bandwidth_,
             normalize=self.normalize,
-            penalty=looseness_penalty(atoms, self.looseness_),
             discount=discount,
         )
 
@@ -277,56 +252,28 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def _n_features_out(self) -> int:
         return len(self.atoms_)
 
-    def _survey(self, rows: Rows, rng: np.random.RandomState) -> None:
-        """Choose what the rows alone can say: size, precision, bandwidth, candidates."""
-        self._size = size_for(self.n_atoms, len(rows))
-        self._movable = self._isolated = False
-        self.precision_ = self.precision
-        by_geometry = self.kernel == "gaussian" and self.bandwidth == "auto"
-        if by_geometry or self.precision == "auto":
-            self._geometry = geometry = measure_geometry(rows, rng, self.n_jobs)
-            isolated = are_isolated(geometry)
-            if self.precision == "auto":
-                # What each of such rows says is lost in an average, but not in coarse numbers.
-                self.precision_ = "int4" if isolated else "int8"
-                self._size = min(len(rows), 2 * self._size) if isolated else self._size
-        wanted = CANDIDATES
-        if self.kernel == "cosine":
-            self.bandwidth_ = 0.0
-        elif by_geometry:
-            share = 1.0 - self._size / len(rows)
-            self.bandwidth_ = auto_bandwidth(geometry, averaged=share)
-            averages = self.update == "average" and self.normalize
-            self._movable = averages and not are_near(geometry)
-            self._isolated = averages and isolated
-            wanted = candidates_for(self.bandwidth_, geometry)
-        else:
-            self.bandwidth_ = float(self.bandwidth)
-        self.n_neighbors_ = wanted if self.n_neighbors == "auto" else int(self.n_neighbors)
-
-    def _learn(self, X: Matrix, rows: Rows, first: Matrix) -> tuple[Recipe, Learned]:
-        target = self._target(len(first), X.shape[1])
+    def _recipe(self, plan: Plan, n_first: int, X: Matrix) -> Recipe:
+        """The part of the plan that is for one dictionary of so many first atoms."""
+        target = self._target(n_first, X.shape[1])
         # With a row for every atom there is nothing to learn: each row already explains itself.
-        complete = len(first) >= len(X) and not isinstance(self.init, np.ndarray)
-        pruned = self.entropy > 0 or (target is not None and target < len(first))
-        recipe = Recipe(
-            n_neighbors=min(self.n_fit_neighbors or self.n_neighbors_, self.n_neighbors_),
-            n_final_neighbors=self.n_neighbors_,
-            bandwidth=self.bandwidth_,
-            update=self.update,
-            entropy=float(self.entropy),
+        complete = n_first >= len(X) and not isinstance(self.init, np.ndarray)
+        pruned = plan.entropy > 0 or (target is not None and target < n_first)
+        return Recipe(
+            n_neighbors=plan.n_fit_neighbors,
+            n_final_neighbors=plan.n_neighbors,
+            bandwidth=plan.learning_bandwidth,
+            final_bandwidth=plan.bandwidth,
+            update=plan.update,
+            entropy=plan.entropy,
             # A wanted size needs at least one epoch to be reached in.
-            n_epochs=max(1, self.n_epochs) if pruned else 0 if complete else self.n_epochs,
+            n_epochs=max(1, plan.n_epochs) if pruned else 0 if complete else plan.n_epochs,
             complete=complete,
-            n_plain_epochs=min(self.n_plain_epochs, max(0, self.n_epochs - 1)),
+            n_plain_epochs=plan.n_plain_epochs,
             max_atoms=target,
-            precision=self.precision_,
-            movable=self._movable,
-            isolated=self._isolated,
+            precision=plan.precision,
             normalize=self.normalize,
             n_jobs=self.n_jobs,
         )
-        return recipe, learn(X, rows, first, recipe, self._report)
 
     def _report(self, epoch: int, size: int, loss: float) -> None:
         log.info("epoch %d of %d: %d atoms, error %.4f", epoch + 1, self.n_epochs, size, loss)
@@ -343,7 +290,7 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             wanted.append(int(self.max_bytes) // least)
         return min(wanted, default=None)
 
-    def _first_atoms(self, X: Matrix, rows: Rows, rng: np.random.RandomState) -> Matrix:
+    def _first_atoms(self, X: Matrix, rows: Rows, size: int, rng: np.random.RandomState) -> Matrix:
         if not isinstance(self.init, str):
             atoms = np.asarray(self.init, dtype=np.float32)
             if not len(atoms) or not np.isfinite(atoms).all():
@@ -354,9 +301,9 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                     "give first atoms of the same width as the data"
                 )
             return atoms.copy()
-        if self._size >= len(X):
+        if size >= len(X):
             return rows.all()
         if self.init == "random":
-            chosen = rng.choice(len(X), self._size, replace=False)
+            chosen = rng.choice(len(X), size, replace=False)
             return rows.take(np.sort(chosen))
-        return seed_atoms(rows, self._size, rng, self.n_jobs)[0]
+        return seed_atoms(rows, size, rng, self.n_jobs)[0]

@@ -2,68 +2,59 @@
 
 from __future__ import annotations
 
-from itertools import zip_longest
+import math
 from typing import Any
 
 import numpy as np
 from sklearn.utils import check_random_state
 
 from outscope import _schema
-from outscope._rows import Rows
-from outscope._sklearn import check_labels, scoring_rows
+from outscope._coder import ClassCoder, Coder
+from outscope._parameters import NOT_NEGATIVE, one_of
+from outscope._rows import EPOCH_ROWS, Rows
+from outscope._sklearn import check_labels
 from outscope._types import FloatArray, IntArray, Matrix
-from outscope.detector import Detector
-from outscope.dictionary import RULES, NNKMeans, largest_atom
+from outscope._view import View, whitening_matrix
+from outscope.detector import Detector, Reading
+from outscope.dictionary import RULES, NNKMeans
 from outscope.explanation import Evidence, Explanation
-from outscope.geometry import are_near, common_part
+from outscope.geometry import ONE_CLASS, mean_of, measure_geometry, measure_grouping
+from outscope.plan import Plan, make_plan, plan_view
 
 # The settings behind the paper's published numbers (its score is the same ranking).
 PAPER = {"kernel": "cosine", "update": "mod", "n_neighbors": 20, "n_fit_neighbors": None}
 
-COMMON = _schema.or_none(_schema.array("d", "float32"))
+# What detectors have beside the settings of a dictionary.
+OWN_RULES = {
+    "whitening": one_of("auto") | NOT_NEGATIVE,
+    "lengths": one_of("auto") | NOT_NEGATIVE,
+    "common": one_of("auto") | NOT_NEGATIVE,
+}
 
 
-def _are_representative(value: Any, seen: _schema.Seen) -> bool:
-    """Whether labels belong to the rows that stand for the atoms."""
-    if value is None or seen["labels_"] is None:
-        return value is None and seen["labels_"] is None
-    rows = seen["dictionary_"].representatives_
-    numbers = _schema.integers("m 3", -1).passes(value, {"m": len(rows)})
-    return numbers and bool((value < seen["c"]).all() and ((value < 0) == (rows < 0)).all())
+def _is_plan(value: Any, _: _schema.Seen) -> bool:
+    """Whether these are the rows of a plan."""
+    if not isinstance(value, list) or not all(isinstance(r, list) and len(r) == 3 for r in value):
+        return False
+    names, values, reasons = zip(*value, strict=True)
+    plain = all(
+        isinstance(v, str) or (type(v) in (int, float) and math.isfinite(v)) for v in values
+    )
+    blank = [f for f in Plan.__dataclass_fields__ if f != "reasons"]
+    return list(names) == blank and plain and all(isinstance(r, str) for r in reasons)
 
 
-class NNKDetector(Detector):
-    """Strange is what a learned dictionary of atoms cannot explain. Needs no labels.
+class DictionaryDetector(Detector):
+    """Base of detectors that code rows on learned atoms."""
 
-    With `entropy`, `max_atoms` or `max_bytes` it prunes itself (EC-NNK-Means). The score is −σ·log
-    of the explained energy for the Gaussian kernel, a soft squared distance that keeps its
-    resolution for far rows, and the paper's normalised reconstruction error for the cosine kernel.
-    Cost of a row: one product with the atoms, then a quadratic programme of `n_neighbors` unknowns.
-
-    `bandwidth` "auto" also looks at what all rows have in common, as those of one narrow domain do:
-    a row's product with `common_`, a share of their mean, is then added to its score twice. None
-    where there is little.
-
-    Parameters are those of `NNKMeans`, and
-    contamination : "auto", or the share of the training rows that the first threshold leaves out.
-
-    >>> import numpy as np
-    >>> X = np.random.RandomState(0).normal([3.0, 0.0, 0.0], 1.0, size=(300, 3))
-    >>> detector = NNKDetector(random_state=0).fit(X)
-    >>> detector.predict([[3.0, 0.0, 0.0], [-3.0, 0.0, 0.0]]).tolist()
-    [1, -1]
-    """
-
-    _rules = RULES
-    _parts: tuple[str, ...] = ("dictionary_", "common_")
+    _rules = {**RULES, **OWN_RULES}
     _fitted = {
         **Detector._fitted,
-        "dictionary_": _schema.nested("NNKMeans"),
-        "common_": COMMON,
-        "labels_": _schema.or_none(_schema.labels("c")),
-        "representative_labels_": _schema.Field(_are_representative, "a label for each row behind"),
+        "planned_": _schema.Field(_is_plan, "a plan: name, value and reason of each decision"),
+        "metric_": _schema.or_none(_schema.array("d d", "float32")),
+        "common_": _schema.or_none(_schema.array("d", "float32")),
     }
-    common_: Matrix | None = None
+    _coder: Coder | ClassCoder
 
     def __init__(
         self,
@@ -73,6 +64,9 @@ class NNKDetector(Detector):
         n_fit_neighbors: int | None = 5,
         kernel: str = "gaussian",
         bandwidth: float | str = "auto",
+        whitening: float | str = "auto",
+        lengths: float | str = "auto",
+        common: float | str = "auto",
         entropy: float = 0.0,
         max_atoms: int | float | None = None,
         max_bytes: int | None = None,
@@ -91,6 +85,9 @@ class NNKDetector(Detector):
         self.n_fit_neighbors = n_fit_neighbors
         self.kernel = kernel
         self.bandwidth = bandwidth
+        self.whitening = whitening
+        self.lengths = lengths
+        self.common = common
         self.entropy = entropy
         self.max_atoms = max_atoms
         self.max_bytes = max_bytes
@@ -104,37 +101,221 @@ class NNKDetector(Detector):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
+    # ---- what a subclass stores
+
+    @property
+    def atoms_(self) -> Matrix:
+        """The stored atoms, (m, d)."""
+        raise NotImplementedError
+
+    @property
+    def representatives_(self) -> IntArray:
+        """(m, 3) training rows that lean most on each atom, −1 where there are fewer."""
+        raise NotImplementedError
+
+    def _labels_behind(self, atoms: IntArray) -> np.ndarray[Any, Any] | None:
+        """Labels of the representatives of some atoms, with the shape of both together."""
+        raise NotImplementedError
+
+    # ---- learning
+
+    @property
+    def plan_(self) -> Plan:
+        """What was decided before learning, and why; each field can be given as a parameter."""
+        return Plan.from_rows(self.planned_)
+
+    def _prepare_rows(
+        self, X: Matrix, membership: IntArray | None, rng: np.random.RandomState
+    ) -> tuple[Matrix, Rows]:
+        """Measure, plan, and look at the rows as planned."""
+        asked = self.get_params(deep=False)
+        groups = np.zeros(len(X), int) if membership is None else membership
+        rows = Rows(X, normalize=self.normalize)
+        grouping = ONE_CLASS if membership is None else measure_grouping(rows, groups)
+        view = plan_view(asked, len(X), X.shape[1], grouping)
+        self.metric_ = None
+        if view.whitening > 0.0:
+            self.metric_ = whitening_matrix(rows, groups, view.whitening, self.n_jobs)
+        self._view = View(self.metric_, view.lengths)
+        seen = X
+        if not self._view.plain:
+            seen = self._view(X, self.n_jobs)
+            rows = Rows(seen, normalize=False)
+        geometry = measure_geometry(rows, rng, self.n_jobs)
+        plan = make_plan(asked, geometry, grouping, view)
+        self.planned_ = plan.rows()
+        self.common_ = None
+        if plan.common > 0.0:
+            self.common_ = (plan.common * mean_of(rows)).astype(np.float32)
+        return seen, rows
+
+    def _dictionary(self, **changes: Any) -> NNKMeans:
+        parameters = {name: getattr(self, name) for name in RULES}
+        unit = self.normalize and self._view.plain
+        return NNKMeans(
+            **{**parameters, "normalize": unit, "random_state": self.random_state, **changes}
+        )
+
+    def _bytes_for_atoms(self) -> int | None:
+        """What the arrays beside the atoms leave of `max_bytes`."""
+        beside = sum(part.nbytes for part in (self.metric_, self.common_) if part is not None)
+        return self.max_bytes and self.max_bytes - beside
+
+    def prepare(self) -> None:
+        """Build what scoring needs from the fitted attributes (after fit or load)."""
+        plan = self.plan_
+        self._view = View(self.metric_, plan.lengths)
+        self._k = plan.n_neighbors
+        self._prepare_coder()
+
+    def _prepare_coder(self) -> None:
+        raise NotImplementedError
+
+    # ---- using
+
+    def remembered_rows(self) -> IntArray:
+        """Training rows that stand for atoms."""
+        rows: IntArray = np.unique(self.representatives_)
+        return rows[rows >= 0]
+
+    def labels_in(self, reading: Reading) -> np.ndarray[Any, Any] | None:
+        """For each row the label that most of its code stands for."""
+        neighbors, weights = reading.code
+        labels = self._labels_behind(neighbors)
+        if labels is None:
+            return None
+        classes, member = np.unique(labels[:, :, 0], return_inverse=True)
+        member = member.reshape(neighbors.shape)
+        found = np.empty(len(neighbors), np.intp)
+        for start in range(0, len(neighbors), EPOCH_ROWS):
+            part = slice(start, start + EPOCH_ROWS)
+            votes = np.zeros((len(weights[part]), len(classes)))
+            where = np.arange(len(votes))[:, None]
+            np.add.at(votes, (where, member[part]), weights[part])
+            found[part] = votes.argmax(axis=1)
+        return classes[found]
+
+    def rows_in(self, reading: Reading, n: int) -> list[tuple[int, ...]]:
+        """For each row the training rows behind the atoms that carry it, heaviest first."""
+        neighbors, weights = reading.code
+        order = np.argsort(-weights, axis=1, kind="stable")[:, :n]
+        behind = self.representatives_[np.take_along_axis(neighbors, order, axis=1)]
+        behind[np.take_along_axis(weights, order, axis=1) <= 0.0] = -1
+        out = []
+        # The best row of each atom before the second best of any.
+        for turns in behind.transpose(0, 2, 1).reshape(len(behind), -1).tolist():
+            out.append(tuple(dict.fromkeys(row for row in turns if row >= 0))[:n])
+        return out
+
+    def explain(self, X: Any, *, n_atoms: int = 5) -> list[Explanation]:
+        """For each row the atoms that carry it (at most `n_atoms`, heaviest first) and the rest."""
+        rows, reading = self._reading_of(X)
+        return self.explain_reading(rows, reading, n_atoms)
+
+    def explain_reading(self, X: Matrix, reading: Reading, n_atoms: int) -> list[Explanation]:
+        """Reasons for what was read off some rows, without coding them again."""
+        neighbors, weights = reading.code
+        unit = self.normalize and self._view.plain
+        seen = Rows(self._view(X, self.n_jobs), normalize=unit).all().astype(np.float64)
+        labels, strange = self.labels_in(reading), self.decide(reading.ood_score).is_ood
+        atoms, rows, behind = self.atoms_, self.representatives_, self._labels_behind(neighbors)
+        linear = self.plan_.bandwidth == 0.0
+        out = []
+        for i, (row, near, weight) in enumerate(zip(seen, neighbors, weights, strict=True)):
+            share = weight / weight.sum() if weight.sum() > 0 else weight
+            chosen = [a for a in np.argsort(-weight, kind="stable")[:n_atoms] if weight[a] > 0]
+            evidence = tuple(
+                _evidence(
+                    int(near[a]),
+                    float(weight[a]),
+                    float(share[a]),
+                    rows[near[a]],
+                    None if behind is None else behind[i, a],
+                )
+                for a in chosen
+            )
+            # A narrow Gaussian's weights are tiny; their shares say how the row is put together.
+            carried = (weight if linear else share) @ atoms[near]
+            own = float(row @ row)
+            left = float(np.sum((row - carried) ** 2)) / own if own > 0 else 1.0
+            label = None if labels is None else labels[i]
+            label = label.item() if isinstance(label, np.generic) else label
+            score = float(reading.ood_score[i])
+            out.append(Explanation(score, bool(strange[i]), min(1.0, left), label, evidence))
+        return out
+
+
+def _evidence(atom: int, weight: float, share: float, rows: IntArray, labels: Any) -> Evidence:
+    there = rows >= 0
+    names = () if labels is None else tuple(labels[there].tolist())
+    return Evidence(atom, weight, share, tuple(rows[there].tolist()), names)
+
+
+def _are_representative(value: Any, seen: _schema.Seen) -> bool:
+    """Whether labels belong to the rows that stand for the atoms."""
+    if value is None or seen["labels_"] is None:
+        return value is None and seen["labels_"] is None
+    rows = seen["dictionary_"].representatives_
+    numbers = _schema.integers("m 3", -1).passes(value, {"m": len(rows)})
+    return numbers and bool((value < seen["c"]).all() and ((value < 0) == (rows < 0)).all())
+
+
+class NNKDetector(DictionaryDetector):
+    """Strange is what a learned dictionary of atoms cannot explain. Needs no labels.
+
+    With `entropy`, `max_atoms` or `max_bytes` it prunes itself (EC-NNK-Means). The score is −σ·log
+    of the explained energy for the Gaussian kernel, a soft squared distance that keeps its
+    resolution for far rows, and the paper's normalised reconstruction error for the cosine kernel.
+    Cost of a row: one product with the atoms, then a quadratic programme of `n_neighbors` unknowns.
+
+    Parameters are those of `NNKMeans`, and
+    common : how much of the rows' mean, which is what they all have in common, counts less; "auto"
+        reads it off the rows. A row's product with `common_` is added to its score twice.
+    whitening : strength, 0 to 1, with which directions are weighed by how rows vary in them; "auto"
+        is 0 without labels.
+    lengths : whitened rows get their length to this power; "auto" is 0, unit length.
+    contamination : "auto", or the share of the training rows that the first threshold leaves out.
+
+    `plan_` says what was chosen and why.
+
+    >>> import numpy as np
+    >>> X = np.random.RandomState(0).normal([3.0, 0.0, 0.0], 1.0, size=(300, 3))
+    >>> detector = NNKDetector(random_state=0).fit(X)
+    >>> detector.predict([[3.0, 0.0, 0.0], [-3.0, 0.0, 0.0]]).tolist()
+    [1, -1]
+    """
+
+    _parts = ("dictionary_", "common_", "metric_")
+    _fitted = {
+        **DictionaryDetector._fitted,
+        "dictionary_": _schema.nested("NNKMeans"),
+        "labels_": _schema.or_none(_schema.labels("c")),
+        "representative_labels_": _schema.Field(_are_representative, "a label for each row behind"),
+    }
+
     @property
     def atoms_(self) -> Matrix:
         """The stored atoms, (m, d)."""
         atoms: Matrix = self.dictionary_.atoms_
         return atoms
 
-    def _dictionary(self, **changes: Any) -> NNKMeans:
-        parameters = self.get_params(deep=False)
-        del parameters["contamination"]
-        return NNKMeans(**{**parameters, **changes})
+    @property
+    def representatives_(self) -> IntArray:
+        """(m, 3) training rows that lean most on each atom, −1 where there are fewer."""
+        rows: IntArray = self.dictionary_.representatives_
+        return rows
 
-    def _look_for_common(self, X: Matrix, least: int) -> None:
-        """Set `common_`, where it is looked for and affordable."""
-        by_geometry = self.kernel == "gaussian" and self.bandwidth == "auto" and self.normalize
-        affordable = by_geometry and self._affords(4 * X.shape[1], least)
-        self.common_ = common_part(X) if affordable else None
-
-    def _affords(self, extra: int, least: int) -> bool:
-        """Whether `extra` bytes are at most half of `max_bytes` and leave `least` for atoms."""
-        return self.max_bytes is None or max(2 * extra, extra + least) <= self.max_bytes
-
-    def _bytes_for_atoms(self, extra: Matrix | None) -> int | None:
-        """What an array beside the atoms leaves of `max_bytes`."""
-        return self.max_bytes and self.max_bytes - (0 if extra is None else extra.nbytes)
+    def _labels_behind(self, atoms: IntArray) -> np.ndarray[Any, Any] | None:
+        if self.labels_ is None:
+            return None
+        found: np.ndarray[Any, Any] = self.labels_[self.representative_labels_[atoms]]
+        return found
 
     def _learn(self, X: Matrix, y: Any) -> FloatArray:
-        self._look_for_common(X, largest_atom(X.shape[1], self.precision))
-        self.dictionary_ = self._dictionary(max_bytes=self._bytes_for_atoms(self.common_))
-        scores = self.dictionary_.learn_scores(X, check_random_state(self.random_state))
-        if self.common_ is not None and are_near(self.dictionary_._geometry):
-            self.common_ = None
+        rng = check_random_state(self.random_state)
+        seen, rows = self._prepare_rows(X, None, rng)
+        self.dictionary_ = self._dictionary(max_bytes=self._bytes_for_atoms())
+        scores = self.dictionary_.learn(seen, rows, self.plan_, rng)
         self.prepare()
         if self.common_ is not None:
             scores = self._ood_score(X)
@@ -142,101 +323,33 @@ class NNKDetector(Detector):
         self.labels_, self.representative_labels_ = None, None
         if y is not None:
             self.labels_, member = np.unique(check_labels(y, len(X)), return_inverse=True)
-            rows = self.dictionary_.representatives_
-            self.representative_labels_ = np.where(rows >= 0, member[rows], -1)
+            behind = self.representatives_
+            self.representative_labels_ = np.where(behind >= 0, member[behind], -1)
         return scores
 
-    def prepare(self) -> None:
-        """Build what scoring needs from the fitted attributes (after fit or load)."""
-        found = self.dictionary_
-        self._coder = found._coder if self.common_ is None else found.coder(self.common_)
+    def _prepare_coder(self) -> None:
+        self._coder = self.dictionary_.coder(self.common_)
 
     def _ood_score(self, X: Matrix) -> FloatArray:
-        return self._coder.ood_score(X, self.dictionary_.n_neighbors_, self.n_jobs)
+        if self._view.plain:
+            return self._coder.ood_score(X, self._k, self.n_jobs)
+        parts = (
+            self._view(X[i : i + EPOCH_ROWS], self.n_jobs) for i in range(0, len(X), EPOCH_ROWS)
+        )
+        return np.concatenate([self._coder.ood_score(part, self._k, self.n_jobs) for part in parts])
+
+    def _read(self, X: Matrix) -> Reading:
+        codes = self._coder.code(self._view(X, self.n_jobs), self._k, self.n_jobs, relative=True)
+        return Reading(codes.ood_score, codes.neighbors, codes.weights)
 
     def _score_without(self, X: Matrix, y: Any, chosen: IntArray) -> FloatArray:
-        found = self.dictionary_
-        atoms = found.atoms_without(X[chosen])
-        coder = found.coder(self.common_, atoms if len(atoms) else None)
-        return coder.ood_score(X[chosen], found.n_neighbors_, self.n_jobs)
+        seen = self._view(X[chosen], self.n_jobs)
+        atoms = self.dictionary_.atoms_without(seen)
+        coder = self.dictionary_.coder(self.common_, atoms if len(atoms) else None)
+        return coder.ood_score(seen, self._k, self.n_jobs)
 
     def _keeps_every_row(self) -> bool:
-        return self.dictionary_.keeps_every_row
+        return self.metric_ is None and self.dictionary_.keeps_every_row
 
     def _forget(self) -> None:
         self.dictionary_.forget()
-
-    def explain(self, X: Any, *, n_atoms: int = 5) -> list[Explanation]:
-        """For each row the atoms that carry it (at most `n_atoms`, heaviest first) and the rest."""
-        rows, _ = scoring_rows(self, X)
-        labels = None
-        if self.labels_ is not None:
-            labels = self.labels_[self.representative_labels_]
-        scores = None if self.common_ is None else self.ood_score(X)
-        return explanations(self, rows, self.dictionary_, labels, None, n_atoms, scores)
-
-    def remembered_rows(self) -> IntArray:
-        """Training rows that stand for atoms."""
-        rows: IntArray = np.unique(self.dictionary_.representatives_)
-        return rows[rows >= 0]
-
-    def nearest_rows(self, X: Any, n: int) -> list[tuple[int, ...]]:
-        """For each row the training rows behind the atoms that carry it, heaviest first."""
-        out = []
-        for why in self.explain(X, n_atoms=n):
-            # The best row of each atom before the second best of any.
-            turns = zip_longest(*(evidence.rows for evidence in why.evidence))
-            rows = [row for turn in turns for row in turn if row is not None]
-            out.append(tuple(dict.fromkeys(rows))[:n])
-        return out
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def explanations(
-    detector: Detector,
-    X: Matrix,
-    dictionary: NNKMeans,
-    labels: np.ndarray[Any, Any] | None,  # (m, r) of the remembered rows
-    label: Any,
-    n_atoms: int,
-    scores: FloatArray | None = None,  # where more than this dictionary has a say in them
-) -> list[Explanation]:
-    """For each row the atoms of a dictionary that carry it, and what they leave of it."""
-    codes = dictionary.encode(X)
-    if scores is not None:
-        codes = codes._replace(ood_score=scores)
-    scaled = Rows(X, normalize=dictionary.normalize).all().astype(np.float64)
-    out = []
-    for row, atoms, weights, score in zip(scaled, *codes, strict=True):
-        share = weights / weights.sum() if weights.sum() > 0 else weights
-        evidence = tuple(
-            _evidence(dictionary, labels, int(atoms[a]), float(weights[a]), float(share[a]))
-            for a in np.argsort(-weights, kind="stable")[:n_atoms]
-            if weights[a] > 0
-        )
-        # A narrow Gaussian's weights are tiny; their shares say how the row is put together.
-        carried = (weights if dictionary.bandwidth_ == 0.0 else share) @ dictionary.atoms_[atoms]
-        own = float(row @ row)
-        left = float(np.sum((row - carried) ** 2)) / own if own > 0 else 1.0
-        best = _plain(label)
-        if best is None and evidence and evidence[0].labels:
-            best = evidence[0].labels[0]
-        strange = bool(score > detector.threshold_)
-        out.append(Explanation(float(score), strange, min(1.0, left), best, evidence))
-    return out
-
-
-def _evidence(
-    dictionary: NNKMeans,
-    labels: np.ndarray[Any, Any] | None,
-    atom: int,
-    weight: float,
-    share: float,
-) -> Evidence:
-    there = dictionary.representatives_[atom] >= 0
-    rows = tuple(dictionary.representatives_[atom][there].tolist())
-    names = () if labels is None else tuple(labels[atom][there].tolist())
-    return Evidence(atom, weight, share, rows, names)

@@ -42,11 +42,11 @@ def explain(options: Any) -> None:
     """Show which atoms and training items carry an item, and what stays unexplained."""
     from outscope.files import print_jsonl
     from outscope.loading import load
-    from outscope.nnk import NNKDetector
+    from outscope.nnk import DictionaryDetector
 
     model: Any = load(options.model)
     detector = getattr(model, "detector_", model)
-    if not isinstance(detector, NNKDetector):
+    if not isinstance(detector, DictionaryDetector):
         raise InputError(
             f"{options.model} is a {type(detector).__name__}, which cannot explain; "
             "fit one of the nnk methods"
@@ -116,11 +116,17 @@ def info(options: Any) -> None:
         for name, value in manifest.items()
         if name not in ("state", "checksum", "arrays_sha256", "format")
     }
-    shown["size"] = size(load(options.model), options.model)
+    model: Any = load(options.model)
+    shown["size"] = size(model, options.model)
     shown["parameters"] = manifest["state"]["parameters"]
+    plan = getattr(getattr(model, "detector_", model), "planned_", None)
     if sys.stdout.isatty():
         table(["", ""], [[name, flat(value)] for name, value in shown.items()])
+        if plan is not None:
+            print()
+            table(["plan", "", "because"], plan)
     else:
+        shown["plan"] = plan
         print_jsonl([shown])
 
 

@@ -82,8 +82,6 @@ def score(options: Any) -> None:
 
 def _judged(model: Any, items: Items, source: str, advance: Any) -> dict[str, list[Any]]:
     """Columns of results for some items."""
-    from outscope.threshold import ConformalThreshold
-
     rows = rows_for(model, items, source, advance)
     if items.texts is not None:
         verdicts = [verdict.as_dict() for verdict in model.judge(rows)]
@@ -96,10 +94,10 @@ def _judged(model: Any, items: Items, source: str, advance: Any) -> dict[str, li
         }
     with about(source):
         scores = model.ood_score(rows)
-    found = {"ood_score": scores.tolist(), "is_ood": (scores > model.threshold_).tolist()}
-    if hasattr(model, "calibration_scores_"):
-        conformal = ConformalThreshold(model.calibration_scores_)
-        found["p_value"] = conformal.p_value(scores).tolist()
+    decision = model.decide(scores)
+    found = {"ood_score": scores.tolist(), "is_ood": decision.is_ood.tolist()}
+    if decision.p_value is not None:
+        found["p_value"] = decision.p_value.tolist()
     return found
 
 

@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator, OutlierMixin, clone
 from outscope import persistence
 from outscope._sklearn import all_or_nothing, check_is_fitted, check_labels
 from outscope._types import BoolArray, FloatArray, Matrix
-from outscope.detector import USUAL_RATE, Detector
+from outscope.detector import USUAL_RATE, Detector, Reading
 from outscope.errors import InputError, ModelFileError
 from outscope.holdout import fit_and_calibrate
 from outscope.methods import make_detector
@@ -24,7 +24,7 @@ from outscope.text.cache import VectorCache
 from outscope.text.encoders import Advance, Encoder, TransformerEncoder, check_texts, make_encoder
 from outscope.text.saved import FITTED, RULES
 from outscope.text.weights import DEFAULT, HUB_NAME, check_copied, deciding_files
-from outscope.threshold import ConformalThreshold, Promise, check_rate
+from outscope.threshold import Promise, check_rate
 
 logger = logging.getLogger("outscope")
 
@@ -226,8 +226,7 @@ class TextDetector(OutlierMixin, BaseEstimator):
 
     def is_ood(self, texts: Any) -> BoolArray:
         """True where a text is out of scope at the present threshold."""
-        flags: BoolArray = self.ood_score(texts) > self.threshold_
-        return flags
+        return self.detector_.decide(self.ood_score(texts)).is_ood
 
     def p_value(self, texts: Any) -> FloatArray:
         """Conformal p-value: the chance of an in-scope text at least this strange."""
@@ -243,42 +242,39 @@ class TextDetector(OutlierMixin, BaseEstimator):
         check_is_fitted(self, "detector_")
         if not len(rows):
             return []
-        scores = self.detector_.ood_score(rows)
-        strange = scores > self.threshold_
-        chances: list[float | None] = [None] * len(rows)
-        if hasattr(self.detector_, "calibration_scores_"):
-            conformal = ConformalThreshold(self.detector_.calibration_scores_)
-            chances = conformal.p_value(scores).tolist()
-        classes = self._classes(rows)
+        reading = self.detector_.read(rows)
+        scores, decision = reading.ood_score, self.detector_.decide(reading.ood_score)
+        chances = [None] * len(rows) if decision.p_value is None else decision.p_value.tolist()
+        classes = self._classes(rows, reading)
         return [
             Verdict(
                 float(scores[i]),
                 chances[i],
-                bool(strange[i]),
-                None if classes is None else OUT_OF_SCOPE if strange[i] else classes[i],
+                bool(decision.is_ood[i]),
+                None if classes is None else OUT_OF_SCOPE if decision.is_ood[i] else classes[i],
                 nearest,
             )
-            for i, nearest in enumerate(self._nearest(rows))
+            for i, nearest in enumerate(self._nearest(reading))
         ]
 
-    def _classes(self, rows: Matrix) -> list[Any] | None:
+    def _classes(self, rows: Matrix, reading: Reading) -> list[Any] | None:
         if self.labels_ is None or "smoothness" in self.detector_.needs:
             return None  # roughness says nothing of classes
-        if hasattr(self.detector_, "nearest_class"):
-            return list(self.detector_.nearest_class(rows).tolist())
         if self.detector_.needs == "logits":
             names = self.encoder_classes_
             return [names[c] for c in rows.argmax(axis=1)]
-        found: np.ndarray[Any, Any] = self.labels_[(rows @ self.class_means_.T).argmax(axis=1)]
+        found = self.detector_.labels_in(reading)
+        if found is None:
+            found = self.labels_[(rows @ self.class_means_.T).argmax(axis=1)]
         return list(found.tolist())
 
-    def _nearest(self, rows: Matrix) -> list[tuple[str, ...]]:
+    def _nearest(self, reading: Reading) -> list[tuple[str, ...]]:
         if not len(self.remembered_rows_):
-            return [()] * len(rows)
+            return [()] * len(reading.ood_score)
         position = {int(row): i for i, row in enumerate(self.remembered_rows_)}
         return [
             tuple(self.remembered_texts_[position[row]] for row in found)
-            for found in self.detector_.nearest_rows(rows, NEAREST)
+            for found in self.detector_.rows_in(reading, NEAREST)
         ]
 
     # ---- texts to rows
