@@ -35,6 +35,17 @@ def test_knn_passes_over_a_rows_own_copy_unless_told_otherwise(blobs):
     assert plain.threshold_ > 0.1  # still from distances to other rows
 
 
+@pytest.mark.parametrize("n", [1, 3, 1000])
+@pytest.mark.parametrize("skip_copies", [True, False])
+def test_knn_finds_scores_and_nearest_rows_in_one_search(blobs, n, skip_copies):
+    X, _, fresh, _ = blobs
+    detector = KNNDetector(2, skip_copies=skip_copies).fit(X)
+    rows = np.concatenate([fresh, X[:20]])
+    scores, nearest = detector._search_once(rows, n)
+    np.testing.assert_array_equal(scores, detector.ood_score(rows))
+    assert [tuple(found) for found in nearest.tolist()] == detector.nearest_rows(rows, n)
+
+
 def test_kmeans_is_the_squared_distance_to_the_nearest_centre(blobs):
     X, _, fresh, _ = blobs
     detector = KMeansDetector(12, random_state=0).fit(X)

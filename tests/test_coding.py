@@ -160,6 +160,78 @@ def test_skipping_classes_changes_no_score(bandwidth, k, shift):
     np.testing.assert_array_equal(classes, each.argmin(axis=0))
 
 
+def classes_of_many_kinds(seed=11, d=12):
+    """One atom, two, more than k, duplicates; the last class is a copy of an earlier one."""
+    rng = np.random.default_rng(seed)
+    sizes = (1, 2, 5, 25, 40, 1, 3)
+    dictionaries = [
+        unit(rng.normal(size=(size, d)) + 1 + rng.normal(size=d)).astype(np.float32)
+        for size in sizes
+    ]
+    dictionaries[3][10:14] = dictionaries[3][5]
+    return rng.normal(size=(400, d)).astype(np.float32) + 1, [*dictionaries, dictionaries[4]]
+
+
+def same_bits(one, other):
+    return all(a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("bandwidth", [0.0, 0.002, 0.04, 0.5])
+@pytest.mark.parametrize("k", [1, 4, 20, 100])
+@pytest.mark.parametrize("discount", [False, True])
+def test_codes_of_the_best_class_are_what_that_class_gives_alone(bandwidth, k, discount):
+    X, dictionaries = classes_of_many_kinds()
+    common = np.full(12, 0.05) if discount and bandwidth else None
+    coder = ClassCoder(dictionaries, bandwidth, discount=common)
+    codes = coder.code(X, k)
+    assert same_bits(codes[2:], coder.ood_score(X, k))
+    assert codes.neighbors.shape == codes.weights.shape == (len(X), min(k, 40))
+    assert len(np.unique(codes.classes)) >= 5
+    for c in np.unique(codes.classes):
+        mine = codes.classes == c
+        alone = Coder(dictionaries[c], bandwidth, discount=common).code(X[mine], k, relative=True)
+        size = alone.weights.shape[1]
+        neighbors = codes.neighbors[mine] - coder.starts[c]
+        np.testing.assert_array_equal(neighbors[:, :size], alone.neighbors)
+        np.testing.assert_array_equal(codes.weights[mine, :size], alone.weights)
+        np.testing.assert_array_equal(codes.ood_score[mine], alone.ood_score)
+        assert not codes.weights[mine, size:].any()
+        assert (neighbors[:, size:] == neighbors[:, :1]).all()
+
+
+@pytest.mark.parametrize("bandwidth", [0.0, 0.04])
+def test_codes_of_the_best_class_equal_scipy_nnls(bandwidth):
+    X, dictionaries = classes_of_many_kinds(12)
+    atoms, rows = np.concatenate(dictionaries).astype(np.float64), unit(X)
+    codes = ClassCoder(dictionaries, bandwidth).code(X, 10)
+    similarity = kernel(rows, atoms, bandwidth)
+    for i, chosen in enumerate(codes.neighbors):
+        if similarity[i, chosen[0]] <= 0:
+            assert not codes.weights[i].any()
+            continue
+        # Duplicates share a weight as they like: compare what all the atoms add up to.
+        used = np.unique(chosen)
+        gram = kernel(atoms[used], atoms[used], bandwidth)
+        root = np.linalg.cholesky(gram + 1e-12 * np.eye(len(used)))
+        scale = 1.0 if bandwidth == 0 else similarity[i, chosen[0]]
+        expected, _ = nnls(root.T, np.linalg.solve(root, similarity[i, used] / scale))
+        carried = codes.weights[i] @ atoms[chosen]
+        np.testing.assert_allclose(carried, expected @ atoms[used], atol=1e-6)
+
+
+@pytest.mark.parametrize("bandwidth", [0.0, 0.04])
+def test_codes_of_the_best_class_do_not_depend_on_batch_order_or_threads(bandwidth):
+    X, dictionaries = classes_of_many_kinds(13)
+    coder = ClassCoder(dictionaries, bandwidth)
+    whole = coder.code(X, 20, 1)
+    for threads in (2, 7):
+        assert same_bits(coder.code(X, 20, threads), whole)
+    order = np.random.default_rng(0).permutation(len(X))
+    assert same_bits(coder.code(X[order], 20), [part[order] for part in whole])
+    for i in range(50):
+        assert same_bits(coder.code(X[i : i + 1], 20), [part[i : i + 1] for part in whole])
+
+
 def test_atoms_that_point_apart_are_not_skipped():
     """Two atoms at 120 degrees explain a row between them that neither is near to."""
     apart = np.array([[1, 0], [-0.5, 0.75**0.5]], dtype=np.float32)

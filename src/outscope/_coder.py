@@ -25,6 +25,15 @@ class Codes(NamedTuple):
     ood_score: FloatArray  # (n,) higher = stranger
 
 
+class ClassCodes(NamedTuple):
+    """What coding by the best of many classes says of each row."""
+
+    neighbors: IntArray  # (n, k) atoms of the best class, counted over all classes, best first
+    weights: FloatArray  # (n, k) non-negative, as `Coder.code` gives them with `relative`
+    ood_score: FloatArray  # (n,) higher = stranger
+    classes: IntArray  # (n,) the best class
+
+
 def kernel_between(
     atoms: Matrix, squares: FloatArray, bandwidth: float, n_jobs: int | None
 ) -> FloatArray:
@@ -177,11 +186,26 @@ class ClassCoder(Engine):
         self, X: Matrix, n_neighbors: int, n_jobs: int | None = None
     ) -> tuple[FloatArray, IntArray]:
         """Smallest score over the classes, and which class has it."""
-        scores, classes = np.empty(len(X)), np.empty(len(X), np.intp)
+        return self._code(X, n_neighbors, n_jobs, with_codes=False)[2:]
+
+    def code(self, X: Matrix, n_neighbors: int, n_jobs: int | None = None) -> ClassCodes:
+        """The same, with each row's code in that class.
+
+        A class of fewer than k atoms fills up with its best atom, at weight 0.
+        """
+        return self._code(X, n_neighbors, n_jobs, with_codes=True)
+
+    def _code(
+        self, X: Matrix, n_neighbors: int, n_jobs: int | None, *, with_codes: bool
+    ) -> ClassCodes:
         k = min(n_neighbors, int(np.diff(self.starts).max()))
+        n, width = len(X), k if with_codes else 0
+        codes = ClassCodes(
+            np.empty((n, width), np.intp), np.empty((n, width)), np.empty(n), np.empty(n, np.intp)
+        )
         within = self._within(n_jobs)
 
-        def kernel(block: Block, scores: FloatArray, classes: IntArray) -> None:
+        def kernel(block: Block, *out: Matrix) -> None:
             score_classes(
                 *block[:5],
                 self.atoms,
@@ -194,9 +218,8 @@ class ClassCoder(Engine):
                 within.closeness,
                 self.bandwidth,
                 k,
-                scores,
-                classes,
+                *out,
             )
 
-        self.run(X, n_jobs, (scores, classes), kernel)
-        return scores, classes
+        self.run(X, n_jobs, codes, kernel)
+        return codes

@@ -51,7 +51,7 @@ class KNNDetector(Detector):
         self.atoms_ = Rows(X, normalize=True).all()
         self.prepare()
         # Also without `skip_copies` no threshold may be taken from rows that find themselves.
-        return self._distance(X, skip=True)
+        return self._search_once(X, 0, skip=True)[0]
 
     def _held_out_scores(self, X: Matrix, y: Any, scores: FloatArray) -> FloatArray:
         return scores[:: -(-len(scores) // JUDGED_ROWS)]  # no row counts as its own neighbour
@@ -64,16 +64,20 @@ class KNNDetector(Detector):
         self._search = Neighbors(self.atoms_)
 
     def _ood_score(self, X: Matrix) -> FloatArray:
-        return self._distance(X, skip=self.skip_copies)
+        return self._search_once(X, 0)[0]
 
-    def _distance(self, X: Matrix, *, skip: bool) -> FloatArray:
+    def _search_once(
+        self, X: Matrix, n: int, *, skip: bool | None = None
+    ) -> tuple[FloatArray, IntArray]:
+        """Scores and the n nearest training rows (copies too), from one search."""
         k = min(self.n_neighbors, len(self.atoms_))
+        skip = self.skip_copies if skip is None else skip
         extra = 1 if skip and k < len(self.atoms_) else 0
-        squared, _ = self._search.distances(X, k + extra, self.n_jobs)
+        squared, nearest = self._search.distances(X, max(k + extra, n), self.n_jobs)
         place = np.full(len(X), k - 1)
         if extra:
             place += squared[:, 0] < SAME_POINT
-        return np.sqrt(squared[np.arange(len(X)), place])
+        return np.sqrt(squared[np.arange(len(X)), place]), nearest[:, :n]
 
     def remembered_rows(self) -> IntArray:
         """Every training row."""

@@ -75,10 +75,12 @@ def score_classes(
     closeness,  # IN  (c,)
     bandwidth,
     k,
+    neighbors,  # OUT (n, k) atoms of the best class, best first; (n, 0) to leave codes out
+    weights,  # OUT (n, k) relative to the largest similarity where Gaussian; or (n, 0)
     scores,  # OUT (n,)
     classes,  # OUT (n,) the class that explains the row best
 ):
-    """Score rows by their best class; classes that provably cannot be it are skipped."""
+    """Code rows by their best class; classes that provably cannot be it are skipped."""
     n_classes = starts.shape[0] - 1
     widest = 0
     for c in range(n_classes):
@@ -86,7 +88,7 @@ def score_classes(
     maxima = np.empty(widest + 1, np.float32)
     found = np.empty(widest + 1, np.uintp)
     proposed = np.empty(widest + 1, np.float32)
-    neighbors = np.empty(k, np.int64)
+    chosen = np.empty(k, np.int64)
     code = np.empty(k)
     room = local_room(k)
     keys, targets, local = room[0], room[1], room[2]
@@ -124,20 +126,22 @@ def score_classes(
                 products[i, first:last], offsets32[first:last], k, margin, maxima, found, proposed
             )
             own = atoms[first:last]
-            size = decide(
-                row, scale[i], own, offsets[first:last], found, count, k, 0, neighbors, keys
-            )
+            size = decide(row, scale[i], own, offsets[first:last], found, count, k, 0, chosen, keys)
             local_targets(keys, size, bandwidth, targets)
             gram = no_gram
             if grams.shape[0] > 0:
                 width = last - first
                 gram = grams[gram_starts[c] : gram_starts[c + 1]].reshape((width, width))
-            local_gram(own, squares[first:last], gram, neighbors, size, bandwidth, local)
+            local_gram(own, squares[first:last], gram, chosen, size, bandwidth, local)
             energy = solve_energy(size, code, room)
             score = ood_value(energy, keys[0], square[i], bandwidth)
             if score < lowest or (score == lowest and c < classes[i]):
                 lowest = score
                 classes[i] = c
+                for a in range(neighbors.shape[1]):
+                    # Where the class has no more atoms its best one fills up, without weight.
+                    neighbors[i, a] = first + chosen[a if a < size else 0]
+                    weights[i, a] = code[a] if a < size else 0.0
         scores[i] = lowest
 
 
