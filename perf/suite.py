@@ -87,11 +87,16 @@ def tasks(encoder: str, draws: range) -> Iterator[tuple[str, float, int, Task]]:
 
 
 def read() -> list[dict]:
-    return [json.loads(line) for line in RECORDS.read_text().splitlines()] if RECORDS.exists() else []
+    return (
+        [json.loads(line) for line in RECORDS.read_text().splitlines()] if RECORDS.exists() else []
+    )
 
 
 def run(label: str, encoders, draws: range, methods) -> None:
-    done = {tuple(r[k] for k in ("label", "encoder", "dataset", "share", "draw", "method")) for r in read()}
+    done = {
+        tuple(r[k] for k in ("label", "encoder", "dataset", "share", "draw", "method"))
+        for r in read()
+    }
     for encoder in encoders:
         for dataset, share, draw, task in tasks(encoder, draws):
             for method in methods:
@@ -120,8 +125,13 @@ def table() -> str:
         means = {}
         for dataset in SHARES:
             tasks_ = [v for k, v in found.items() if k[:2] == (encoder, dataset)]
-            means[dataset] = [np.mean([np.mean(t.get(c, [np.nan])) for t in tasks_]) for c in columns]
-        groups = {d: [d] for d in SHARES} | {"mean": list(SHARES), "mean of the new four": list(NEW)}
+            means[dataset] = [
+                np.mean([np.mean(t.get(c, [np.nan])) for t in tasks_]) for c in columns
+            ]
+        groups = {d: [d] for d in SHARES} | {
+            "mean": list(SHARES),
+            "mean of the new four": list(NEW),
+        }
         for name, members in groups.items():
             cells = np.mean([means[d] for d in members], axis=0)
             lines.append(f"| {encoder} {name} | " + " | ".join(f"{c:.2f}" for c in cells) + " |")
@@ -134,12 +144,16 @@ def table() -> str:
         if gains:
             below = {k: round(g, 2) for k, g in gains.items() if g < -0.1}
             above = np.mean([g > 0 for g in gains.values()])
-            lines.append(f"\n{label}: above k-means in {above:.0%} of {len(gains)}; below by more than 0.1: {below}")
+            lines.append(
+                f"\n{label}: above k-means in {above:.0%} of {len(gains)}; below by more than 0.1: {below}"
+            )
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, epilog="example: python suite.py --draws 3")
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog="example: python suite.py --draws 3"
+    )
     parser.add_argument("--label", default="plan", help="name of what is measured")
     parser.add_argument("--encoder", choices=list(ENCODERS), action="append")
     parser.add_argument("--draws", type=int, default=3)

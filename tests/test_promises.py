@@ -89,9 +89,11 @@ def test_leaving_one_out_promises_only_where_every_row_is_kept():
 def test_rows_judged_without_themselves_are_judged_as_if_never_seen():
     """Where every row is an atom, taking one out of the sums is fitting without it."""
     X, _ = drawn(30, 3)
-    whole = NNKDetector(bandwidth=0.05, random_state=0).fit(X)
+    whole = NNKDetector(bandwidth=0.05, common=0.0, random_state=0).fit(X)
     fresh = [
-        NNKDetector(bandwidth=0.05, random_state=0).fit(np.delete(X, i, 0)).ood_score(X[[i]])[0]
+        NNKDetector(bandwidth=0.05, common=0.0, random_state=0)
+        .fit(np.delete(X, i, 0))
+        .ood_score(X[[i]])[0]
         for i in range(len(X))
     ]
     np.testing.assert_allclose(whole.held_out_scores_, np.sort(fresh), rtol=1e-6)

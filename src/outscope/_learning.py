@@ -139,7 +139,7 @@ class Recipe:
             return None
         steps = max(1, self.n_epochs - self.n_plain_epochs)
         ratio = (self.max_atoms / n_start) ** min(1.0, (epoch + 1) / steps)
-        return max(self.max_atoms, int(np.ceil(n_start * ratio)))
+        return max(self.max_atoms, int(np.ceil(n_start * ratio - 1e-9)))
 
     def penalty(self, probability: FloatArray, entropy: float) -> FloatArray | None:
         """What an atom's key loses for being rare.

@@ -17,9 +17,13 @@ from outscope._rows import EPOCH_ROWS, SAME_POINT, Rows, quarter, seed_atoms, si
 from outscope._sklearn import check_labels, scoring_rows
 from outscope._types import FloatArray, IntArray, Matrix
 from outscope._view import turn
-from outscope.detector import JUDGED_ROWS, Detector
+from outscope.detector import JUDGED_ROWS, Detector, Reading
 
 ATOMS = _schema.array("m d", *_schema.FLOATS)
+
+
+# Training rows that a nearest-neighbour detector can point to for each row.
+EVIDENCE = 5
 
 
 class KNNDetector(Detector):
@@ -86,7 +90,16 @@ class KNNDetector(Detector):
     def nearest_rows(self, X: Any, n: int) -> list[tuple[int, ...]]:
         """For each row its n nearest training rows."""
         rows, _ = scoring_rows(self, X)
-        return [tuple(found) for found in self._search.distances(rows, n, self.n_jobs)[1].tolist()]
+        return [tuple(found) for found in self._search_once(rows, n)[1].tolist()]
+
+    def _read(self, X: Matrix) -> Reading:
+        return Reading(*self._search_once(X, EVIDENCE))
+
+    def rows_in(self, reading: Reading, n: int) -> list[tuple[int, ...]]:
+        """For each row that was read its nearest training rows, at most n and at most 5."""
+        if reading.neighbors is None:
+            return super().rows_in(reading, n)
+        return [tuple(found) for found in reading.neighbors[:, :n].tolist()]
 
 
 class KMeansDetector(Detector):

@@ -10,11 +10,11 @@ from sklearn.utils import check_random_state
 from outscope import _schema
 from outscope._coder import ClassCoder
 from outscope._learning import REPRESENTATIVES
-from outscope._rows import EPOCH_ROWS, Rows, size_for
+from outscope._rows import Rows, size_for
 from outscope._sklearn import check_labels
 from outscope._types import FloatArray, IntArray, Matrix
 from outscope.detector import Reading
-from outscope.nnk import DictionaryDetector
+from outscope.nnk import DictionaryDetector, in_parts
 from outscope.plan import largest_atom, refuse_small
 
 
@@ -67,7 +67,7 @@ class ClasswiseNNKDetector(DictionaryDetector):
         if self.max_bytes is not None:
             least = len(self.classes_) * largest_atom(X.shape[1], self.precision)
             refuse_small(self.max_bytes, least, f"an atom for each of {len(self.classes_)} classes")
-        seen, rows = self._prepare_rows(X, membership, rng)
+        _, rows = self._prepare_rows(X, membership, rng)
         plan, whole = self.plan_, self._bytes_for_atoms()
         self.dictionaries_ = []
         for c in range(len(self.classes_)):
@@ -95,16 +95,14 @@ class ClasswiseNNKDetector(DictionaryDetector):
 
     def _ood_score(self, X: Matrix) -> FloatArray:
         if self._view.plain:
-            return self._coder.ood_score(X, self._k, self.n_jobs)[0]
-        parts = (
-            self._view(X[i : i + EPOCH_ROWS], self.n_jobs) for i in range(0, len(X), EPOCH_ROWS)
-        )
-        return np.concatenate(
-            [self._coder.ood_score(part, self._k, self.n_jobs)[0] for part in parts]
+            scores: FloatArray = self._coder.ood_score(X, self._k, self.n_jobs)[0]
+            return scores
+        return in_parts(
+            X, lambda few: self._coder.ood_score(self._seen(few), self._k, self.n_jobs)[0]
         )
 
     def _read(self, X: Matrix) -> Reading:
-        codes = self._coder.code(self._view(X, self.n_jobs), self._k, self.n_jobs)
+        codes = self._coder.code(self._seen(X), self._k, self.n_jobs)
         return Reading(codes.ood_score, codes.neighbors, codes.weights, codes.classes)
 
     def labels_in(self, reading: Reading) -> np.ndarray[Any, Any] | None:
@@ -113,11 +111,10 @@ class ClasswiseNNKDetector(DictionaryDetector):
 
     def nearest_class(self, X: Any) -> np.ndarray[Any, Any]:
         """Label of the class that explains each row best (also for rows out of scope)."""
-        found: np.ndarray[Any, Any] = self.labels_in(self.read(X))
-        return found
+        return np.asarray(self.labels_in(self.read(X)))
 
     def _score_without(self, X: Matrix, y: Any, chosen: IntArray) -> FloatArray:
-        seen, member = self._view(X[chosen], self.n_jobs), self._membership[chosen]
+        seen, member = self._seen(X[chosen]), self._membership[chosen]
         atoms = [dictionary.atoms_ for dictionary in self.dictionaries_]
         for c in np.unique(member):
             atoms[c] = self.dictionaries_[c].atoms_without(seen[member == c])

@@ -322,8 +322,7 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
                 "p_value needs calibration: call calibrate(X) with in-scope rows that were not "
                 "used in fit"
             )
-        chances: FloatArray = self.decide(self.ood_score(X)).p_value
-        return chances
+        return ConformalThreshold(self.calibration_scores_).p_value(self.ood_score(X))
 
     def remembered_rows(self) -> IntArray:
         """Training rows that the detector can point to; none for most detectors."""

@@ -57,6 +57,15 @@ RULES = {
 }
 
 
+def learnable(X: Matrix, *, normalize: bool) -> Rows:
+    """Rows as learning sees them; too long ones are refused where they keep their lengths."""
+    if not normalize and largest_value(X) > LONGEST_VALUE:
+        raise InputError(
+            f"X has values beyond {LONGEST_VALUE:g}, too large for normalize=False; rescale X"
+        )
+    return Rows(X, normalize=normalize)
+
+
 class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Soft clustering: atoms, and for each row the exact non-negative code on its nearest ones.
 
@@ -156,19 +165,11 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         with all_or_nothing(self), one_thread_each():
             rows = check_rows(self, X, reset=True)
             rng = check_random_state(self.random_state)
-            seen = self.rows_of(rows)
+            seen = learnable(rows, normalize=self.normalize)
             geometry = measure_geometry(seen, rng, self.n_jobs)
             self.learn(rows, seen, make_plan(self.get_params(deep=False), geometry), rng)
             self.forget()
         return self
-
-    def rows_of(self, X: Matrix) -> Rows:
-        """Rows as learning sees them."""
-        if not self.normalize and largest_value(X) > LONGEST_VALUE:
-            raise InputError(
-                f"X has values beyond {LONGEST_VALUE:g}, too large for normalize=False; rescale X"
-            )
-        return Rows(X, normalize=self.normalize)
 
     def learn(self, X: Matrix, rows: Rows, plan: Plan, rng: np.random.RandomState) -> FloatArray:
         """Learn from checked rows as planned; return their scores, as `ood_score` gives them."""

@@ -39,6 +39,12 @@ ONE_CLASS = Grouping(1, 1.0)
 
 def measure_geometry(rows: Rows, rng: np.random.RandomState, n_jobs: int | None) -> Geometry:
     """How rows lie, from a sample where there are many."""
+    # Rows that keep huge lengths overflow float32; nothing is read off those.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _measured(rows, rng, n_jobs)
+
+
+def _measured(rows: Rows, rng: np.random.RandomState, n_jobs: int | None) -> Geometry:
     reference = _sample(rows, rng)
     shuffled = rng.permutation(len(reference))
     probe, some = reference[shuffled[:PROBES]], reference[shuffled[-2 * PROBES :]]
@@ -63,7 +69,7 @@ def measure_geometry(rows: Rows, rng: np.random.RandomState, n_jobs: int | None)
         rows=len(rows),
         width=rows.width,
         gap=float(np.median(gap)) if len(gap) else 0.0,
-        spread=max(spread, 0.0),
+        spread=max(spread, 0.0) if np.isfinite(spread) else 0.0,
         common=float(mean @ mean) / energy if energy > 0.0 else 0.0,
     )
 

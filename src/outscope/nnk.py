@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from sklearn.utils import check_random_state
 
 from outscope import _schema
-from outscope._coder import ClassCoder, Coder
+from outscope._bits import BITS
 from outscope._parameters import NOT_NEGATIVE, one_of
 from outscope._rows import EPOCH_ROWS, Rows
 from outscope._sklearn import check_labels
 from outscope._types import FloatArray, IntArray, Matrix
 from outscope._view import View, whitening_matrix
 from outscope.detector import Detector, Reading
-from outscope.dictionary import RULES, NNKMeans
+from outscope.dictionary import RULES, NNKMeans, learnable
 from outscope.explanation import Evidence, Explanation
 from outscope.geometry import ONE_CLASS, mean_of, measure_geometry, measure_grouping
 from outscope.plan import Plan, make_plan, plan_view
@@ -32,16 +32,32 @@ OWN_RULES = {
 }
 
 
+_STRENGTH = _schema.number(0.0, _schema.LARGEST)
+_COUNT = _schema.whole(1)
+PLANNED = {
+    "n_atoms": _schema.Field(lambda v, _: RULES["n_atoms"].passes(v), "a size"),
+    "bandwidth": _STRENGTH,
+    "learning_bandwidth": _STRENGTH,
+    "n_neighbors": _COUNT,
+    "n_fit_neighbors": _COUNT,
+    "whitening": _STRENGTH,
+    "lengths": _STRENGTH,
+    "common": _STRENGTH,
+    "precision": _schema.one_of(*BITS),
+    "update": _schema.one_of("average", "mod"),
+    "entropy": _schema.number(0.0),
+    "n_epochs": _schema.whole(0),
+    "n_plain_epochs": _schema.whole(0),
+}
+
+
 def _is_plan(value: Any, _: _schema.Seen) -> bool:
-    """Whether these are the rows of a plan."""
+    """Whether these are the rows of a plan: name, value and reason of each decision."""
     if not isinstance(value, list) or not all(isinstance(r, list) and len(r) == 3 for r in value):
         return False
-    names, values, reasons = zip(*value, strict=True)
-    plain = all(
-        isinstance(v, str) or (type(v) in (int, float) and math.isfinite(v)) for v in values
+    return [row[0] for row in value] == list(PLANNED) and all(
+        PLANNED[name].passes(item, {}) and isinstance(why, str) for name, item, why in value
     )
-    blank = [f for f in Plan.__dataclass_fields__ if f != "reasons"]
-    return list(names) == blank and plain and all(isinstance(r, str) for r in reasons)
 
 
 class DictionaryDetector(Detector):
@@ -54,7 +70,7 @@ class DictionaryDetector(Detector):
         "metric_": _schema.or_none(_schema.array("d d", "float32")),
         "common_": _schema.or_none(_schema.array("d", "float32")),
     }
-    _coder: Coder | ClassCoder
+    _coder: Any
 
     def __init__(
         self,
@@ -130,7 +146,7 @@ class DictionaryDetector(Detector):
         """Measure, plan, and look at the rows as planned."""
         asked = self.get_params(deep=False)
         groups = np.zeros(len(X), int) if membership is None else membership
-        rows = Rows(X, normalize=self.normalize)
+        rows = learnable(X, normalize=self.normalize)
         grouping = ONE_CLASS if membership is None else measure_grouping(rows, groups)
         view = plan_view(asked, len(X), X.shape[1], grouping)
         self.metric_ = None
@@ -139,8 +155,8 @@ class DictionaryDetector(Detector):
         self._view = View(self.metric_, view.lengths)
         seen = X
         if not self._view.plain:
-            seen = self._view(X, self.n_jobs)
-            rows = Rows(seen, normalize=False)
+            seen = self._seen(X)
+            rows = learnable(seen, normalize=False)
         geometry = measure_geometry(rows, rng, self.n_jobs)
         plan = make_plan(asked, geometry, grouping, view)
         self.planned_ = plan.rows()
@@ -170,6 +186,12 @@ class DictionaryDetector(Detector):
 
     def _prepare_coder(self) -> None:
         raise NotImplementedError
+
+    def _seen(self, X: Matrix) -> Matrix:
+        return self._view(X, self.n_jobs)
+
+    def _notes(self) -> dict[str, Any]:
+        return {**super()._notes(), "normalize": self.normalize and self.plan_.lengths == 0.0}
 
     # ---- using
 
@@ -216,7 +238,7 @@ class DictionaryDetector(Detector):
         """Reasons for what was read off some rows, without coding them again."""
         neighbors, weights = reading.code
         unit = self.normalize and self._view.plain
-        seen = Rows(self._view(X, self.n_jobs), normalize=unit).all().astype(np.float64)
+        seen = Rows(self._seen(X), normalize=unit).all().astype(np.float64)
         labels, strange = self.labels_in(reading), self.decide(reading.ood_score).is_ood
         atoms, rows, behind = self.atoms_, self.representatives_, self._labels_behind(neighbors)
         linear = self.plan_.bandwidth == 0.0
@@ -243,6 +265,11 @@ class DictionaryDetector(Detector):
             score = float(reading.ood_score[i])
             out.append(Explanation(score, bool(strange[i]), min(1.0, left), label, evidence))
         return out
+
+
+def in_parts(X: Matrix, score: Callable[[Matrix], FloatArray]) -> FloatArray:
+    """Scores of many rows, a part at a time, so that no copy of all of them is needed."""
+    return np.concatenate([score(X[i : i + EPOCH_ROWS]) for i in range(0, len(X), EPOCH_ROWS)])
 
 
 def _evidence(atom: int, weight: float, share: float, rows: IntArray, labels: Any) -> Evidence:
@@ -308,8 +335,8 @@ class NNKDetector(DictionaryDetector):
     def _labels_behind(self, atoms: IntArray) -> np.ndarray[Any, Any] | None:
         if self.labels_ is None:
             return None
-        found: np.ndarray[Any, Any] = self.labels_[self.representative_labels_[atoms]]
-        return found
+        labels: Any = self.representative_labels_
+        return np.asarray(self.labels_[labels[atoms]])
 
     def _learn(self, X: Matrix, y: Any) -> FloatArray:
         rng = check_random_state(self.random_state)
@@ -339,11 +366,11 @@ class NNKDetector(DictionaryDetector):
         return np.concatenate([self._coder.ood_score(part, self._k, self.n_jobs) for part in parts])
 
     def _read(self, X: Matrix) -> Reading:
-        codes = self._coder.code(self._view(X, self.n_jobs), self._k, self.n_jobs, relative=True)
+        codes = self._coder.code(self._seen(X), self._k, self.n_jobs, relative=True)
         return Reading(codes.ood_score, codes.neighbors, codes.weights)
 
     def _score_without(self, X: Matrix, y: Any, chosen: IntArray) -> FloatArray:
-        seen = self._view(X[chosen], self.n_jobs)
+        seen = self._seen(X[chosen])
         atoms = self.dictionary_.atoms_without(seen)
         coder = self.dictionary_.coder(self.common_, atoms if len(atoms) else None)
         return coder.ood_score(seen, self._k, self.n_jobs)

@@ -33,7 +33,7 @@ COMMON_SHARE, COMMON_FADES = 1 / 2, 8.0
 # of 4 bits keep more of it than 8 bits do.
 ISOLATED = 0.3
 
-NEGLIGIBLE = 1e-3
+LEAST_WHITENING, LEAST_COMMON = 0.02, 1e-3
 
 DECISIONS = (
     "n_atoms",
@@ -110,7 +110,8 @@ def plan_view(asked: Mapping[str, Any], rows: int, width: int, grouping: Groupin
         elif free and c > 1 and not affordable:
             reasons["whitening"] = "max_bytes has no room for the matrix"
         elif free and c > 1:
-            strength = _or_none(min(STRONGEST, (2.0 * w - 1.0) ** 2) * (1.0 - 2.0 / c))
+            strength = min(STRONGEST, (2.0 * w - 1.0) ** 2) * (1.0 - 2.0 / c)
+            strength = _or_none(strength, LEAST_WHITENING)
             reasons["whitening"] = f"{c} classes hold {w:.0%} of the variance within them"
     if lengths == "auto":
         lengths = max(0.0, 1.0 - 2.0 * w) if free and rows > FEW_ROWS else 0.0
@@ -159,10 +160,12 @@ def make_plan(
     if common == "auto":
         common = 0.0
         reasons["common"] = "not with these settings"
-        room = affords(asked, 4 * geometry.width, geometry.width, grouping.classes)
+        width = geometry.width
+        beside = 4 * width * (1 + (width if view is not None and view.whitening > 0.0 else 0))
+        room = affords(asked, beside, width, grouping.classes)
         if asked["kernel"] == "gaussian" and asked["normalize"] and room and spread > 0.0:
             fades = min(1.0, (COMMON_FADES * gap / spread) ** 2)
-            common = _or_none(COMMON_SHARE * geometry.common * fades)
+            common = _or_none(COMMON_SHARE * geometry.common * fades, LEAST_COMMON)
             reasons["common"] = f"their mean holds {geometry.common:.0%} of the rows' energy"
     epochs = int(asked["n_epochs"])
     return Plan(
@@ -194,9 +197,9 @@ def bandwidth(gap: float, spread: float, *, by_class: bool) -> tuple[float, str]
     return sigma, f"neighbours lie at {gap:.3g}, rows at {spread:.3g}"
 
 
-def _or_none(strength: float) -> float:
-    """A strength, or 0 where it would take bytes and change nothing."""
-    return strength if strength >= NEGLIGIBLE else 0.0
+def _or_none(strength: float, least: float) -> float:
+    """A strength, or 0 where it would cost bytes and time and change nothing."""
+    return strength if strength >= least else 0.0
 
 
 def affords(asked: Mapping[str, Any], extra: int, width: int, classes: int) -> bool:

@@ -226,7 +226,8 @@ class TextDetector(OutlierMixin, BaseEstimator):
 
     def is_ood(self, texts: Any) -> BoolArray:
         """True where a text is out of scope at the present threshold."""
-        return self.detector_.decide(self.ood_score(texts)).is_ood
+        scores = self.ood_score(texts)
+        return self.detector_.decide(scores).is_ood
 
     def p_value(self, texts: Any) -> FloatArray:
         """Conformal p-value: the chance of an in-scope text at least this strange."""
