@@ -212,8 +212,9 @@ def evaluate(options: Any) -> None:
                 scores.append(getattr(model, "detector_", model).ood_score(rows))
     truth = np.repeat([0, 1], [len(part) for part in parts])
     result = measure(truth, np.concatenate(scores))._asdict()
-    result["false_alarms"] = float(np.mean(scores[0] > model.threshold_))
-    result["caught"] = float(np.mean(scores[1] > model.threshold_))
+    decide = getattr(model, "detector_", model).decide
+    result["false_alarms"] = float(decide(scores[0]).is_ood.mean())
+    result["caught"] = float(decide(scores[1]).is_ood.mean())
     if sys.stdout.isatty():
         table(["measure", "%"], [[name, f"{100 * value:.2f}"] for name, value in result.items()])
     else:
