@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from outscope.text.pipeline import TextDetector, Verdict
     from outscope.threshold import ConformalThreshold, Promise
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BLOODDetector",

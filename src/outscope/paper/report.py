@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from outscope import __version__
 from outscope.paper import figures
 from outscope.paper.claims import NEARLY, claims, scopes
 from outscope.paper.features import Store
@@ -68,6 +69,7 @@ def build_report(
         "not the penultimate one's; times are of 2 CPU cores, not of a GPU. The order of methods "
         "within a column is what to compare.",
         f"“Nearly holds”: within {100 * NEARLY:g} points of the share that the paper prints.",
+        *_older(done),
     ]
     return Report(
         "NNK-Means for out-of-distribution detection, reproduced",
@@ -77,6 +79,18 @@ def build_report(
         texts,
         [figure for figure in drawn if figure is not None],
     )
+
+
+def _older(done: list[Record]) -> list[str]:
+    """A warning where results with our own settings come from another version's defaults."""
+    ours = [r["versions"]["outscope"] for r in done if r["settings"] in ("ours", "small")]
+    older = [found for found in ours if found != __version__]
+    if not older:
+        return []
+    return [
+        f"{len(older)} of {len(ours)} results with our own settings were made with the defaults of "
+        f"Outscope {', '.join(sorted(set(older)))}. This is {__version__}, whose defaults differ."
+    ]
 
 
 def _counts(records: list[Record]) -> list[list[str]]:
