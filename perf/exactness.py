@@ -1,4 +1,4 @@
-"""Codes against scipy.optimize.nnls on every point of a real batch; scores over batches, threads."""
+"""Codes against scipy.optimize.nnls on a real batch; scores across batch sizes and threads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def coding_error(kernel: str) -> float:
 
 
 def score_differences() -> tuple[float, bool]:
-    """Largest change of a score over batch sizes and orders; bitwise equality over threads."""
+    """Largest score change across batch sizes and orders; bitwise equality across threads."""
     task = clinc()
     detector = NNKDetector(2000, n_epochs=2, random_state=0).fit(task.X)
     whole = detector.ood_score(task.queries)

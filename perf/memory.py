@@ -1,4 +1,4 @@
-"""Peak memory of scoring a million rows that lie in a file."""
+"""Peak memory of scoring a million rows from a file."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""False alarms on unseen texts under a promise of 5 %, and where none can be given.
+"""False alarms on unseen texts under a promise of 5 %, and where no promise is possible.
 
-Texts of the train and test files together are shuffled: the first n are all that a user has, the
-next ones are new. With "finetuned" the user runs `finetune` and then `fit` on those same n texts.
-Records go to results/promises.jsonl, one a draw and method; those that are there are not run again.
+The texts of the train and test files are pooled and shuffled: the first n are all the user has,
+the next ones are new. With "finetuned" the user runs `finetune`, then `fit`, on the same n texts.
+Records go to results/promises.jsonl, one per draw and method; existing ones are not rerun.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def table() -> str:
 
 
 def with_confidence(draws: int = 500, n: int = 200, confidence: float = 0.95) -> float:
-    """Share of calibrations whose realised rate is above the promised one."""
+    """Share of calibrations whose actual rate is above the promised one."""
     above = []
     X, y = all_rows("clinc150")
     detector = make_detector("nnk-means").fit(X[::5], y[::5])

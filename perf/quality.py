@@ -1,7 +1,7 @@
-"""AUROC with defaults on the stored test sets: every quality bar, as records and as a table.
+"""AUROC with defaults on the stored test sets: all quality targets, as records and a table.
 
-Records go to results/quality.jsonl, one a task, seed and method; those that are there for the same
-settings are not run again.
+Records go to results/quality.jsonl, one per task, seed and method; existing ones with the same
+settings are not rerun.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from outscope.metrics import evaluate
 RECORDS = Path(__file__).parent / "results" / "quality.jsonl"
 # What 200 atoms of 384 float32 numbers take: a tenth of 2,000.
 TENTH = 200 * 384 * 4
-# Atoms that fit into it: of 8 bits a number, or where rows lie far apart of 4.
+# Atoms that fit into it: 8-bit ones or, if rows are isolated, 4-bit ones.
 FIT = {"int8": 791, "int4": 1583}
 # Draws of first atoms behind each comparison on Banking77 and 20 Newsgroups: one draw alone
 # moves the mean of five seeds by 0.1 to 0.4, for k-means as for us.
@@ -31,7 +31,7 @@ AGAIN = ", first atoms "
 
 
 def plan() -> Iterator[tuple[str, int, Task, dict[str, outscope.Detector]]]:
-    """Task, seed and the detectors to compare on it."""
+    """Task, seed and the detectors to compare."""
     for name, seeds in (("clinc150", 3), ("clinc150_finetuned", 3)):
         task = clinc(name=name)
         for seed in range(seeds):
@@ -85,7 +85,7 @@ def quarters(task: Task, state: int) -> dict[str, outscope.Detector]:
 
 
 def shrunk(state: int) -> dict[str, outscope.Detector]:
-    """A tenth of 2,000 atoms, in number and in bytes, and what it is compared with."""
+    """A tenth of 2,000 atoms, by number and by bytes, and what it is compared with."""
     return {
         "NNK 2000": NNKDetector(2000, random_state=state),
         "k-means 200": KMeansDetector(200, random_state=state),
@@ -97,7 +97,7 @@ def shrunk(state: int) -> dict[str, outscope.Detector]:
 
 
 def same_bytes(precision: str, seed: int) -> dict[str, outscope.Detector]:
-    """Learned directly with as many atoms as the bytes hold; k-means keeps 32 bits a number."""
+    """Learned directly with as many atoms as the bytes hold; k-means stores 32 bits per number."""
     size = FIT[precision]
     return {
         "NNK, bytes of 200": NNKDetector(size, precision=precision, random_state=seed),

@@ -1,4 +1,4 @@
-"""Every bar, one after the other: exactness, speed, memory, quality, texts."""
+"""All benchmarks in turn: exactness, speed, memory, quality, texts."""
 
 from __future__ import annotations
 

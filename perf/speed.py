@@ -1,4 +1,4 @@
-"""Speed as ratios, both sides in one run, best of several turns taken alternately."""
+"""Speed as ratios, both sides in one run, best of several alternating turns."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from outscope import ClasswiseNNKDetector, KNNDetector, NNKDetector, NNKMeans  #
 
 
 def best(*works, turns=7):
-    """Shortest time of each piece of work; they take turns, so that noise hits all alike."""
+    """Best time of each task; they take turns, so that noise affects all equally."""
     times = [[] for _ in works]
     for work in works:
         work()
     for _ in range(turns):
         for work, found in zip(works, times, strict=True):
-            time.sleep(0.1)  # the thread pools of the work before go on spinning for a while
+            time.sleep(0.1)  # the previous task's thread pools keep spinning for a while
             start = time.perf_counter()
             work()
             found.append(time.perf_counter() - start)
@@ -38,7 +38,7 @@ def report(name, ratio, bar, goal, detail):
 
 
 def wide(X):
-    """768 columns from 384: each row beside its mirror image keeps all inner products' order.
+    """768 columns from 384: appending each row's mirror image keeps the order of inner products.
 
     Half the directions are then empty, which suits scoring by leading directions. Real vectors of
     768 columns (all-mpnet-base-v2) gave 8.0 to 8.3 against FAISS and 1.05 to 1.11 of the product.
@@ -70,10 +70,10 @@ def scoring():
 
 
 def nearest():
-    """The paper's comparison, at the width of the encoder at hand: NNK and EC against 1-NN.
+    """The paper's comparison, at the given encoder's width: NNK and EC against 1-NN.
 
-    FAISS computes all distances; our own 1-NN passes over rows that cannot be nearest, which makes
-    it faster on the rows of a fine-tuned encoder and not on those of a pre-trained one.
+    FAISS computes all distances; our own 1-NN skips rows that cannot be nearest, which makes it
+    faster on rows of a fine-tuned encoder but not on those of a pre-trained one.
     """
     import faiss
 

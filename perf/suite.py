@@ -1,9 +1,9 @@
-"""Eight datasets, two encoders: what the plan reaches beside 1-NN and k-means of the same size.
+"""Eight datasets, two encoders: the plan's results next to 1-NN and k-means of the same size.
 
-Some classes are in scope, the test texts of all classes are queries. At most 4,000 rows and 1,000
-queries of each kind, so that the suite runs in minutes; figures of whole training sets are in
+Some classes are in scope; the test texts of all classes are queries. At most 4,000 rows and 1,000
+queries of each kind, so that the suite runs in minutes; results on full training sets are in
 quality.py. The static encoder is a model2vec folder named by $OUTSCOPE_STATIC. Records go to
-results/suite.jsonl under a label, and those that are there are not run again.
+results/suite.jsonl under a label; existing ones are not rerun.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def run(label: str, encoders, draws: range, methods) -> None:
 
 
 def table() -> str:
-    """Means by dataset: of draws, then of shares."""
+    """Means by dataset: over draws, then over shares."""
     found: dict[tuple, dict[tuple, list[float]]] = {}
     for r in read():
         where = found.setdefault((r["encoder"], r["dataset"], r["share"]), {})

@@ -1,4 +1,4 @@
-"""The detection tasks of the paper on stored embeddings: rows to fit, rows to score, the truth."""
+"""The paper's detection tasks on stored embeddings: rows to fit, rows to score, ground truth."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EMBEDDINGS = Path(os.environ.get("OUTSCOPE_EMBEDDINGS", ROOT.parent / "shared" /
 
 
 class Task(NamedTuple):
-    """In-scope rows with labels, queries, and 1 where a query is out of scope."""
+    """In-scope rows with labels, queries, and 1 for each out-of-scope query."""
 
     name: str
     X: np.ndarray
@@ -27,7 +27,7 @@ class Task(NamedTuple):
 
 @cache
 def stored(name: str) -> dict[str, np.ndarray]:
-    """Arrays of one embeddings file, half precision widened."""
+    """Arrays of one embeddings file, with half precision widened."""
     with np.load(EMBEDDINGS / f"{name}.npz") as file:
         return {
             key: file[key].astype(np.float32) if file[key].dtype == np.float16 else file[key]

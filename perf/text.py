@@ -1,4 +1,4 @@
-"""Texts: vectors, throughput and the cache against sentence-transformers; memory of a long stream."""
+"""Texts: vectors, throughput and cache against sentence-transformers; memory on a long stream."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def clinc_texts(n):
 
 
 def encoding():
-    """Ours and theirs in turn, on the same loaded weights, batch size and threads."""
+    """Ours and theirs in turns, with the same loaded weights, batch size and threads."""
     from sentence_transformers import SentenceTransformer
 
     from outscope import make_encoder
@@ -50,7 +50,7 @@ def encoding():
     a, b = min(ours), min(other)
     print(
         f"sentence-transformers / ours, 5,000 texts, batch 32   {b / a:.2f}      bar >= 1.0    "
-        f"{len(texts) / a:.0f} and {len(texts) / b:.0f} texts a second",
+        f"{len(texts) / a:.0f} and {len(texts) / b:.0f} texts per second",
         flush=True,
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -69,7 +69,7 @@ def encoding():
 
 
 def stream(n):
-    """`outscope score MODEL -` on n short texts: its own peak memory."""
+    """Peak memory of `outscope score MODEL -` on n short texts."""
     with tempfile.TemporaryDirectory() as folder:
         run = [sys.executable, "-m", "outscope"]
         file = Path(folder) / "in.txt"

@@ -1,6 +1,6 @@
-"""Outscope tells when an input is unlike anything a system was built for.
+"""Outscope detects inputs unlike anything a system was built for.
 
-Fit a small detector on what is in scope; get for every new input a score (`ood_score`, higher =
+Fit a small detector on what is in scope; for every new input, get a score (`ood_score`, higher =
 stranger), a decision with a guaranteed false-alarm rate, and the reason.
 """
 
@@ -64,7 +64,7 @@ __all__ = [
     "make_encoder",
 ]
 
-# Loaded when they are first asked for: scikit-learn and numba take seconds, a help text needs none.
+# Loaded at first use: scikit-learn and numba take seconds, and a help text does not need them.
 _HOMES = {
     "baselines": "ClasswiseKMeansDetector KMeansDetector KNNDetector MahalanobisDetector",
     "classwise": "ClasswiseNNKDetector",

@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> int:
-    """Run one command; an interrupt is one line even while modules load."""
+    """Run one command; an interrupt prints one line even while modules load."""
     try:
         from outscope.cli import main as run
 

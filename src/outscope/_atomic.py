@@ -1,4 +1,4 @@
-"""Files and folders that appear under their name whole, or not at all."""
+"""Files and folders that appear under their name complete, or not at all."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import IO
 
 from outscope.errors import InputError
 
-# What a writer that was killed left behind is removed by the next one, once it is this old.
+# Leftovers of a killed writer are removed by the next one once they are this old.
 ABANDONED_SECONDS = 3600
 _ASIDE = re.compile(r"\.writing-[0-9a-z_]{8,32}")
 
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Write a file beside its goal; it takes its name when it is complete and on the disk."""
+    """Write a file beside its target; it takes the final name once complete and on disk."""
     with _beside(path) as aside:
         with aside.open("xb") as file:
             yield file
@@ -32,10 +32,10 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def whole_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
-    """Give an empty folder to write to; it takes the name `path` when the block ends well.
+    """Provide an empty folder to write to; it is renamed to `path` when the block succeeds.
 
-    An empty folder of that name makes way; any other does so only with `replace`. Every file gets
-    the permissions that the umask asks for, whatever the library that wrote it thinks of them.
+    An existing empty folder is replaced; any other only with `replace`. Every file gets the
+    permissions set by the umask, whatever the library that wrote it chose.
     """
     with _beside(path) as aside:
         aside.mkdir()
@@ -51,7 +51,7 @@ def whole_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _beside(path: Path) -> Iterator[Path]:
-    """A name for a file or folder beside its goal, and the clean-up if all does not go well."""
+    """A name for a file or folder beside its target, cleaned up on failure."""
     aside = path.parent / f".writing-{uuid.uuid4().hex}"
     try:
         _tidy(path.parent)
@@ -65,7 +65,7 @@ def _beside(path: Path) -> Iterator[Path]:
 
 
 def _publish_to_umask(folder: Path) -> None:
-    # A new folder shows the umask without touching it, which threads would notice.
+    # A new folder reveals the umask without changing it, which other threads would notice.
     mode = folder.stat().st_mode & 0o777
     for path in folder.rglob("*"):
         path.chmod(mode if path.is_dir() else mode & 0o666)
@@ -80,12 +80,12 @@ def _remove(path: Path) -> None:
 
 
 def is_aside(path: Path) -> bool:
-    """Whether a name is one that a writer uses until its work is whole."""
+    """Whether a name is a writer's temporary one."""
     return _ASIDE.fullmatch(path.name) is not None
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether nothing of a file or folder was written to for long."""
+    """Whether a file or folder has not been written to for a long time."""
     try:
         parts = [path, *path.rglob("*")] if path.is_dir() and not path.is_symlink() else [path]
         newest = max(part.lstat().st_mtime for part in parts)
@@ -95,7 +95,7 @@ def is_abandoned(path: Path) -> bool:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove what writers that were killed left in a folder."""
+    """Remove what killed writers left in a folder."""
     for path in folder.glob(".writing-*"):
         if is_aside(path) and is_abandoned(path):
             _remove(path)
@@ -106,7 +106,7 @@ def check_folder_writable(
 ) -> None:
     """Refuse a folder that cannot be written to, before any work is done.
 
-    It may be new, empty, or one of `ours`; a folder can be made where it is to be.
+    It may be new, empty, or one of `ours`; its parent must allow creating a folder.
     """
     folder = Path(path)
     try:
@@ -115,7 +115,7 @@ def check_folder_writable(
         if folder.is_dir() and any(folder.iterdir()) and not ours(folder):
             raise InputError(f"{folder} holds other files; give a new folder to write to")
         there = next(up for up in (folder, *folder.absolute().parents) if up.exists())
-        # Permissions do not tell of read-only disks, and mean little to an administrator.
+        # Permissions do not reveal read-only disks, and mean little for an administrator.
         probe = there / f".writing-{uuid.uuid4().hex}"
         probe.mkdir()
         probe.rmdir()

@@ -1,4 +1,4 @@
-"""Atoms in a few bits a number: whole numbers and one scale an atom."""
+"""Atoms quantised to a few bits per number: integers and one scale per atom."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BITS = {"float32": 32, "int8": 8, "int4": 4}
 # Significant bits of a scale: products with the numbers are exact in float32, and the scale of a
 # 4-bit atom fits into the upper half of one.
 SCALE_BITS = {8: 16, 4: 8}
-# Where 4 bits are few, rare large values are cut off so that the many small ones get finer steps.
+# With only 4 bits, rare large values are clipped so that the many small ones get finer steps.
 CUTS = {8: (1.0,), 4: (1.0, 0.9, 0.8, 0.7, 0.6)}
 # Stored atoms and their scales, as a model file must hold them.
 STORED = {
@@ -39,7 +39,7 @@ STORED = {
 class Stored(NamedTuple):
     """Atoms as they are saved; `scale` is None for float32."""
 
-    numbers: np.ndarray[Any, Any]  # (m, d) float32 or int8; (m, ⌈d / 2⌉) uint8, two numbers a byte
+    numbers: np.ndarray[Any, Any]  # (m, d) float32 or int8; (m, ⌈d / 2⌉) uint8, two per byte
     scale: np.ndarray[Any, Any] | None  # (m, 1) float32; for 4 bits its upper half, uint16
 
 
@@ -49,9 +49,9 @@ def atom_bytes(width: int, precision: str) -> int:
 
 
 def store(atoms: Matrix, precision: str) -> Stored:
-    """The nearest atoms that a precision can hold.
+    """The nearest atoms that a precision can represent.
 
-    What they stand for is stored as the same numbers and scales again, to the last bit.
+    Storing the restored atoms again gives the same numbers and scales, to the last bit.
     """
     bits = BITS[precision]
     if bits == 32:
@@ -69,7 +69,7 @@ def store(atoms: Matrix, precision: str) -> Stored:
 
 
 def restore(stored: Stored, width: int) -> Matrix:
-    """The atoms that stored numbers stand for, as scoring uses them."""
+    """The atoms decoded from stored numbers, as scoring uses them."""
     numbers, scale = stored
     if scale is None:
         return numbers
@@ -82,10 +82,10 @@ def restore(stored: Stored, width: int) -> Matrix:
 
 
 def _steps(atoms: Matrix, reach: Matrix, bits: int) -> tuple[Any, Any, Any]:
-    """Whole numbers, their scale and the squared error, for values up to `reach`."""
+    """Integers, their scale and the squared error, for values up to `reach`."""
     most = 2 ** (bits - 1) - 1
     fraction, exponent = np.frexp(reach / most)
-    # Rounded up, so that the largest value stays within reach.
+    # Rounded up, so that the largest value stays in range.
     units = 2.0 ** SCALE_BITS[bits]
     scale = np.ldexp(np.ceil(fraction * units) / units, exponent).astype(np.float32)
     steps = np.divide(atoms, scale, out=np.zeros_like(atoms), where=scale > 0)
@@ -95,7 +95,7 @@ def _steps(atoms: Matrix, reach: Matrix, bits: int) -> tuple[Any, Any, Any]:
 
 
 def _paired(steps: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Two 4-bit numbers a byte, counted from −8 so that none is negative."""
+    """Two 4-bit numbers per byte, offset by 8 so that none is negative."""
     shifted = (steps + 8).astype(np.uint8)
     if shifted.shape[1] % 2:
         shifted = np.hstack([shifted, np.zeros((len(shifted), 1), np.uint8)])

@@ -1,4 +1,4 @@
-"""Codes and scores of rows, for one dictionary and for one a class."""
+"""Codes and scores of rows, for one dictionary or one per class."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from outscope._kernels.coding import code_rows, kernel_rows
 from outscope._kernels.parallel import for_ranges
 from outscope._types import FloatArray, IntArray, Matrix
 
-# The kernel between atoms is kept where it takes at most 128 MB.
+# The kernel between atoms is kept if it takes at most 128 MB.
 KEPT_GRAM_ENTRIES = 4096 * 4096
 
 
 class Codes(NamedTuple):
-    """What coding says of each row."""
+    """The result of coding each row."""
 
     neighbors: IntArray  # (n, k) atoms, best first
     weights: FloatArray  # (n, k) non-negative
@@ -26,9 +26,9 @@ class Codes(NamedTuple):
 
 
 class ClassCodes(NamedTuple):
-    """What coding by the best of many classes says of each row."""
+    """The result of coding each row by its best class."""
 
-    neighbors: IntArray  # (n, k) atoms of the best class, counted over all classes, best first
+    neighbors: IntArray  # (n, k) atoms of the best class, numbered over all classes, best first
     weights: FloatArray  # (n, k) non-negative, as `Coder.code` gives them with `relative`
     ood_score: FloatArray  # (n,) higher = stranger
     classes: IntArray  # (n,) the best class
@@ -42,7 +42,7 @@ def kernel_between(
     gram = np.zeros((m, m))
 
     def fill(first: int, last: int) -> None:
-        # Rows of a triangle differ in length: a short one with each long one.
+        # Rows of a triangle differ in length, so pair each long one with a short one.
         kernel_rows(atoms, squares, bandwidth, first, last, gram)
         kernel_rows(atoms, squares, bandwidth, m - last, m - first, gram)
 
@@ -54,7 +54,7 @@ class Coder(Engine):
     """Exact NNK coding on fixed atoms.
 
     `bandwidth` 0 is the linear kernel (cosine on unit rows); otherwise exp(−‖x − c‖² / 2σ).
-    `penalty` lowers an atom's key, which is how an entropy constraint enters.
+    `penalty` lowers an atom's key, which implements the entropy constraint.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Coder(Engine):
     ) -> Codes:
         """Codes and scores of every row.
 
-        `relative` weights lack the row's largest similarity as a factor: they have the same shares
+        `relative` weights are divided by the row's largest similarity: they have the same shares
         but do not underflow for rows far from every atom.
         """
         n, k = len(X), min(n_neighbors, len(self))
@@ -90,7 +90,7 @@ class Coder(Engine):
         return codes
 
     def ood_score(self, X: Matrix, n_neighbors: int, n_jobs: int | None = None) -> FloatArray:
-        """Scores alone, in memory that does not grow with the rows."""
+        """Scores only, in memory that does not grow with the number of rows."""
         scores = np.empty(len(X))
         k = min(n_neighbors, len(self))
         kernel = self._kernel(self._gram_for(len(X), k, n_jobs), relative=True)
@@ -119,9 +119,9 @@ class Coder(Engine):
         return code
 
     def _gram_for(self, n_rows: int, k: int, n_jobs: int | None) -> FloatArray:
-        """The kernel between atoms, once enough rows came by to pay for it.
+        """The kernel between atoms, once enough rows have been coded to pay for it.
 
-        Local blocks computed on the way have the same bits, so scores do not show the difference.
+        Local blocks computed until then are bitwise the same, so scores are unaffected.
         """
         m = len(self)
         with self._lock:
@@ -136,12 +136,12 @@ class Coder(Engine):
 class _Within(NamedTuple):
     """The kernel within each class."""
 
-    grams: FloatArray  # (Σ m_c²,) one after the other, or (0,) where that would be too large
+    grams: FloatArray  # (Σ m_c²,) one after the other, or (0,) if that would be too large
     closeness: FloatArray  # (c,) its smallest value off the diagonal
 
 
 class ClassCoder(Engine):
-    """Scores against one dictionary a class, all classes in one product."""
+    """Scores against one dictionary per class, all classes in one product."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class ClassCoder(Engine):
         for c, (first, last) in enumerate(zip(self.starts, self.starts[1:], strict=False)):
             part = slice(first, last)
             gram = kernel_between(self.atoms[part], self.squares[part], self.bandwidth, n_jobs)
-            # The bound behind the skipping needs a kernel with a unit diagonal; 1 switches it off.
+            # The bound for skipping needs a kernel with a unit diagonal; 1 switches it off.
             if self.bandwidth > 0 or self.normalize:
                 below = gram[np.tril_indices(len(gram), -1)]
                 closeness[c] = below.min() if len(below) else 0.0
@@ -185,13 +185,13 @@ class ClassCoder(Engine):
     def ood_score(
         self, X: Matrix, n_neighbors: int, n_jobs: int | None = None
     ) -> tuple[FloatArray, IntArray]:
-        """Smallest score over the classes, and which class has it."""
+        """Smallest score over the classes, and the class that has it."""
         return self._code(X, n_neighbors, n_jobs, with_codes=False)[2:]
 
     def code(self, X: Matrix, n_neighbors: int, n_jobs: int | None = None) -> ClassCodes:
         """The same, with each row's code in that class.
 
-        A class of fewer than k atoms fills up with its best atom, at weight 0.
+        A class with fewer than k atoms is padded with its best atom, at weight 0.
         """
         return self._code(X, n_neighbors, n_jobs, with_codes=True)
 

@@ -1,4 +1,4 @@
-"""Rows against fixed atoms, in blocks and threads: the frame that every scorer shares."""
+"""Rows against fixed atoms, in blocks and threads: the framework shared by all scorers."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from outscope._leading import Leading, leading_part, what_is_left
 from outscope._types import FloatArray, Matrix
 from outscope.errors import InputError
 
-# Rows a worker takes at a time: smaller blocks make BLAS pack the atoms again and again (256 rows:
-# up to a fifth slower). With many atoms fewer rows, so that a block's products stay within 8 MB.
+# Rows a worker takes at a time: smaller blocks make BLAS repack the atoms over and over (256 rows:
+# up to a fifth slower). With many atoms, fewer rows, so that a block's products stay within 8 MB.
 BLOCK_ROWS = 1024
 BLOCK_ENTRIES = 2_100_000
-# Rows of a product that BLAS, which has one thread each, gets at a time while fitting.
+# Rows of a product given to single-threaded BLAS at a time while fitting.
 TILE_ROWS = 256
-# Below this many rows a hand-over to other threads costs more than it saves.
+# Below this many rows, handing over to other threads costs more than it saves.
 ROWS_WORTH_A_THREAD = 32
-# Leading directions are looked for once rows × atoms exceeds this many times columns², which keeps
-# the search at about a third of what was computed until then.
+# Leading directions are computed once rows × atoms exceeds this many times columns², which keeps
+# their cost at about a third of the work done until then.
 PAYS_AFTER = 64
 NARROWEST = 256
 
@@ -44,14 +44,14 @@ class NonFiniteRowsError(InputError):
 
 
 class Block(NamedTuple):
-    """Some rows with what the kernels need to know of them."""
+    """A block of rows with what the kernels need to know about them."""
 
     rows: Matrix  # (b, d) float32 or float64
     scale: FloatArray  # (b,)
     square: FloatArray  # (b,)
     products: Matrix  # (b, m) float32
     margin: np.float32
-    left: Matrix  # (b,) float32, where the products are of leading parts: what those leave
+    left: Matrix  # (b,) float32, for products of leading parts: each row's rest
     rests: Matrix  # (m,) float32, and what they leave of the atoms; (0,) for whole products
 
 
@@ -59,7 +59,7 @@ WHOLE = np.empty(0, np.float32)
 
 
 def threads_of(n_jobs: int | None) -> int:
-    """Number of threads meant by `n_jobs`; None and −1 are all cores of the process."""
+    """Number of threads from `n_jobs`; None and −1 mean all cores of the process."""
     cores = available_cores()
     if n_jobs is None:
         return cores
@@ -67,13 +67,13 @@ def threads_of(n_jobs: int | None) -> int:
 
 
 def product(a: Matrix, b: Matrix, n_jobs: int | None) -> Matrix:
-    """Return a @ b, always in the same tiles, so that bits do not depend on the threads."""
+    """Return a @ b, always in the same tiles, so that the bits do not depend on the threads."""
     out = np.empty((len(a), b.shape[1]), np.result_type(a, b))
 
     def work(first: int, last: int) -> None:
         for start in range(first * TILE_ROWS, min(last * TILE_ROWS, len(a)), TILE_ROWS):
             tile = slice(start, start + TILE_ROWS)
-            # BLAS kernels for small matrices may raise flags over what lies beside them.
+            # BLAS kernels for small matrices may raise flags over neighbouring memory.
             with np.errstate(invalid="ignore"):
                 np.matmul(a[tile], b, out=out[tile])
 
@@ -86,8 +86,8 @@ class Engine:
     """Products of rows with atoms, block by block. Safe to use from many threads at once.
 
     A row's key for an atom is their inner product minus the atom's offset. With `euclidean` the
-    offset is half the atom's squared length, so that the order of keys is that of distances.
-    `discount` is a vector whose inner product with a row lowers all keys of that row alike.
+    offset is half the atom's squared length, so that keys rank atoms by distance.
+    `discount` is a vector whose inner product with a row lowers all keys of that row equally.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Engine:
         self.squares: FloatArray = np.einsum("ij,ij->i", exact, exact)
         self.offsets: FloatArray = 0.5 * self.squares if euclidean else np.zeros(len(exact))
         if discount is not None:
-            # Atoms that all move by the same vector keep their distances to each other.
+            # Moving all atoms by the same vector preserves their distances to each other.
             self.atoms = (exact - discount).astype(np.float32)
             self.squares = np.einsum("ij,ij->i", self.atoms, self.atoms, dtype=np.float64)
         if penalty is not None:
@@ -116,7 +116,7 @@ class Engine:
         self._margin = 8.0 * 2.0**-24 * math.sqrt(self.atoms.shape[1]) * max(1.0, longest)
         self._margin += 4.0 * 2.0**-24 * float(np.abs(self.offsets).max())
 
-        # What is computed when it is first needed, and never saved or copied.
+        # Computed when first needed, never saved or copied.
         self._cache: dict[str, Any] = {}
         self.__setstate__({})
 
@@ -141,7 +141,7 @@ class Engine:
     ) -> None:
         """Call `kernel(block, *views)` until every row of every output is written.
 
-        With `k` the kernel looks for the k best atoms only, and may get products of leading parts.
+        With `k` the kernel only looks for the k best atoms and may get products of leading parts.
         """
         n = len(X)
         block = max(1, min(BLOCK_ROWS, BLOCK_ENTRIES // len(self), n))
@@ -171,7 +171,7 @@ class Engine:
         )
 
     def _leading_for(self, X: Matrix, k: int) -> Leading | None:
-        """Leading directions, once enough rows came by to pay for finding them."""
+        """Leading directions, once enough rows have been scored to pay for finding them."""
         m, d = self.atoms.shape
         if not self.normalize or not 0 < k < m or d < NARROWEST or m < d:
             return None
@@ -189,7 +189,7 @@ class Engine:
 
     def _fill(self, X: Matrix, room: tuple[Matrix, ...], leading: Leading | None) -> Block:
         rows, scale, square, products, proposal, left = (part[: len(X)] for part in room)
-        # Other types, layouts and read-only rows are copied, to spare the compiler their variants.
+        # Other types, layouts and read-only rows are copied, so that fewer variants are compiled.
         if X.dtype.char in "fd" and X.dtype.isnative and X.flags.c_contiguous and X.flags.writeable:
             rows = X
         else:
@@ -199,7 +199,7 @@ class Engine:
         margin = self._margin
         if leading is not None:
             parts = proposal @ leading.basis
-            margin *= 4.0  # rows are rounded twice more on their way into the basis
+            margin *= 4.0  # projecting onto the basis rounds rows twice more
             what_is_left(parts, margin, left)
             if left.mean() <= leading.limit:
                 np.matmul(parts, leading.atoms.T, out=products)
@@ -215,7 +215,7 @@ _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 def _renew_locks() -> None:
-    """After a fork nobody is left in the child to release what another thread held."""
+    """After a fork, no thread is left in the child to release what another thread held."""
     for engine in _engines:
         engine._lock = threading.Lock()
 

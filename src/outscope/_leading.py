@@ -1,9 +1,9 @@
-"""Shorter products: the directions in which the atoms mostly lie, and when they are enough.
+"""Shorter products: the leading directions of the atoms, and when they are enough.
 
-Split a unit row and an atom into what a basis of p directions holds and what it leaves. Then
+Split a unit row and an atom into their projections on a basis of p directions and the rests. Then
 x·c ≤ (leading parts)·(leading parts) + ‖rest of x‖·‖rest of c‖, and atoms whose bound is below the
-k-th best value need never be multiplied out. Which atoms win, and every score, stays the same; only
-the length of the product shrinks.
+k-th best value need no full product. The winning atoms and all scores stay the same; only the
+length of the product shrinks.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ import numpy as np
 
 from outscope._types import FloatArray, Matrix
 
-# What one multiplication costs in an exact sum for one candidate, against one in a BLAS product.
+# Cost of one multiplication in a candidate's exact sum, relative to one in a BLAS product.
 EXACT_COST = 6.0
-# Below this gain the second look at the candidates is not worth having.
+# Below this gain, rechecking the candidates is not worth it.
 WORTH = 0.8
-# Rows that leave so many times more than the sample did are of another kind: the estimate of what
-# they cost does not hold for them.
+# Rows with a rest this many times larger than the sample's are of another kind, and the cost
+# estimate does not hold for them.
 UNLIKE = 1.5
 STEP = 64
 SAMPLE = 256
 
 
 class Leading(NamedTuple):
-    """Atoms in the leading directions, and what those leave out."""
+    """Atoms projected on the leading directions, and what those leave out."""
 
     basis: Matrix  # (d, p) float32
     atoms: Matrix  # (m, p) float32
     rests: Matrix  # (m,) float32, length of what is left of each atom, rounded up
-    limit: float  # rows that leave more than this are cheaper by whole products
+    limit: float  # rows with a rest above this are cheaper with full products
 
 
 def leading_part(
@@ -40,7 +40,7 @@ def leading_part(
     rows: Matrix,  # (n, d) unit rows like those to come
     k: int,
 ) -> Leading | None:
-    """The cheapest basis for finding the k best atoms, or None where whole products are."""
+    """The cheapest basis for finding the k best atoms, or None if full products are cheaper."""
     m, d = atoms.shape
     exact, sample = atoms.astype(np.float64), rows[:: -(-len(rows) // SAMPLE)].astype(np.float64)
     directions = np.linalg.eigh(exact.T @ exact)[1][:, ::-1]
@@ -52,7 +52,7 @@ def leading_part(
         rests = np.sqrt(np.maximum(np.square(turned[:, p:]).sum(axis=1), 1e-12))
         left = np.sqrt(np.maximum(np.square(queries[:, p:]).sum(axis=1), 1e-12))
         part = queries[:, :p] @ turned[:, :p].T - offsets
-        # How much a row may leave before this atom becomes a candidate.
+        # How large a row's rest may be before this atom becomes a candidate.
         allowed = (reached[:, None] - part) / rests
         candidates = float((allowed <= left[:, None]).sum(axis=1).mean())
         product = float(p * (m + d))
@@ -78,6 +78,6 @@ def what_is_left(
     slack: float,  # more than their squared lengths can be off
     left: Matrix,  # OUT (n,)
 ) -> None:
-    """Write the length of what a basis leaves of each row, rounded up."""
+    """Write the length of each row's rest outside the basis, rounded up."""
     squares = np.einsum("ij,ij->i", parts, parts)
     np.sqrt(np.maximum(1.0 - squares, 0.0) + slack, out=left, casting="unsafe")

@@ -1,4 +1,4 @@
-"""How a dictionary is learned: statistics that add up, updates, pruning."""
+"""How a dictionary is learned: additive statistics, updates, pruning."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from outscope._kernels.update import add_moments, share_weights
 from outscope._rows import Rows
 from outscope._types import FloatArray, IntArray, Matrix
 
-# A weight below this share of its row's code moves no atom (a narrow kernel leaves such dust).
+# Weights below this share of a row's code do not move atoms (narrow kernels leave such dust).
 NEGLIGIBLE = 1e-4
 # Training rows remembered for each atom, for explanations.
 REPRESENTATIVES = 3
-# Keys lie between −2 and 2; a penalty far beyond that shuts an atom out like any larger one.
+# Keys lie between −2 and 2; any penalty far beyond that rules an atom out.
 LARGEST_PENALTY = 1e3
 # Pull towards the old atoms in the MOD update, relative to the mean diagonal of W·Wᵀ: keeps the
-# system regular where atoms share all their rows, and is far below the data's own weight.
+# system regular if atoms share all their rows, and is far below the data's own weight.
 MOD_ANCHOR = 1e-6
 
 
 @dataclass
 class CodeStatistics:
-    """Sums over coded rows. Those of two parts of the data, added, are those of the whole."""
+    """Sums over coded rows. Sums of two parts of the data add up to those of the whole."""
 
     n_atoms: int
     n_features: int
@@ -50,7 +50,7 @@ class CodeStatistics:
             self.products = np.zeros((self.n_atoms, self.n_atoms))
 
     def add(self, rows: Matrix, codes: Codes, n_jobs: int | None) -> None:
-        """Take in one block of coded rows. Rescales `codes.weights` to sum to 1."""
+        """Add one block of coded rows. Rescales `codes.weights` to sum to 1."""
         n, k = codes.weights.shape
         share_weights(codes.weights, NEGLIGIBLE)
         atoms, weights = codes.neighbors.ravel(), codes.weights.ravel()
@@ -82,7 +82,7 @@ class CodeStatistics:
             self.products += other.products
 
     def minus(self, other: CodeStatistics) -> CodeStatistics:
-        """The statistics without some of the rows that are in them."""
+        """The statistics without some of the rows they include."""
         left = CodeStatistics(self.n_atoms, self.n_features, rows=self.rows - other.rows)
         left.loss = self.loss - other.loss
         left.usage, left.mass = self.usage - other.usage, self.mass - other.mass
@@ -92,12 +92,12 @@ class CodeStatistics:
         return left
 
     def probability(self) -> FloatArray:
-        """Share of all non-zero weights that falls on each atom."""
+        """Each atom's share of all non-zero weights."""
         total = self.usage.sum()
         return self.usage / total if total > 0 else np.full(self.n_atoms, 1.0 / self.n_atoms)
 
     def new_atoms(self, old: Matrix) -> Matrix:
-        """Atoms that these codes ask for; an atom nobody used keeps its place."""
+        """Atoms updated from these codes; an unused atom stays where it is."""
         used = self.mass > 0
         atoms = old.astype(np.float64)
         if self.products is None:
@@ -113,28 +113,28 @@ class CodeStatistics:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides how atoms are learned, apart from the data."""
+    """Everything besides the data that determines how atoms are learned."""
 
     n_neighbors: int  # candidates while learning
-    n_final_neighbors: int  # candidates in the last look, as in scoring
+    n_final_neighbors: int  # candidates in the final pass, as in scoring
     bandwidth: float  # while learning; 0 for the cosine kernel
-    final_bandwidth: float  # in the last look, as in scoring
+    final_bandwidth: float  # in the final pass, as in scoring
     update: str
     entropy: float
     n_epochs: int
-    complete: bool  # whether the first atoms are all rows
+    complete: bool  # whether every row is an initial atom
     n_plain_epochs: int
     max_atoms: int | None
-    precision: str  # the atoms end on values that it can hold
+    precision: str  # the final atoms are rounded to values that it can hold
     normalize: bool
     n_jobs: int | None
 
     def entropy_at(self, epoch: int) -> float:
-        """λ of an epoch: the last ones run without."""
+        """λ of an epoch; 0 for the last ones."""
         return self.entropy if epoch < self.n_epochs - self.n_plain_epochs else 0.0
 
     def size_at(self, epoch: int, n_start: int) -> int | None:
-        """Atoms to keep after an epoch on the way to a wanted size, in equal ratios."""
+        """Atoms to keep after an epoch on the way to a target size, in equal ratios."""
         if self.max_atoms is None or self.max_atoms >= n_start:
             return None
         steps = max(1, self.n_epochs - self.n_plain_epochs)
@@ -142,29 +142,29 @@ class Recipe:
         return max(self.max_atoms, int(np.ceil(n_start * ratio - 1e-9)))
 
     def penalty(self, probability: FloatArray, entropy: float) -> FloatArray | None:
-        """What an atom's key loses for being rare.
+        """The penalty on an atom's key for being rare.
 
-        Cosine: −λ·log p, as printed (with the sign that the paper's prose asks for). Gaussian: in
-        units of the bandwidth, so that a similarity is multiplied by a power of p and none can fall
-        below zero: λ means the same for a narrow kernel and a wide one.
+        Cosine: −λ·log p, as printed (with the sign that the paper's text implies). Gaussian: in
+        units of the bandwidth, so that a similarity is multiplied by a power of p and cannot fall
+        below zero; λ then means the same for narrow and wide kernels.
         """
         if entropy == 0.0:
             return None
         rarity = -np.log(np.maximum(probability, 1e-300))
         if self.bandwidth > 0.0:
-            # Counted from the most used atom, which scales all similarities of a row alike.
+            # Relative to the most used atom, which scales all similarities of a row alike.
             entropy, rarity = self.bandwidth * entropy, rarity - rarity.min()
-        # Rarer atoms lose more however large λ is.
+        # Rarer atoms are penalised more, however large λ is.
         return rarity * min(entropy, LARGEST_PENALTY / max(float(rarity.max()), 1e-300))
 
 
 @dataclass(frozen=True)
 class Learned:
-    """A learned dictionary with what the last pass over the data says of it."""
+    """A learned dictionary with the results of the last pass over the data."""
 
     atoms: Matrix
     probability: FloatArray
-    representatives: IntArray  # (m, REPRESENTATIVES) rows that lean most on each atom, −1 = none
+    representatives: IntArray  # (m, REPRESENTATIVES) rows that use each atom most, −1 = none
     scores: FloatArray  # (n,) ood_score of the rows it was learned from
     statistics: CodeStatistics  # of all of them
     loss: float
@@ -172,10 +172,10 @@ class Learned:
 
 
 def atoms_without(learned: Learned, rows: Matrix, codes: Codes, recipe: Recipe) -> Matrix:
-    """The atoms as they would be had some coded rows not been there.
+    """The atoms as they would be without some coded rows.
 
-    Atoms are averages, so that a row's part in them can be taken out again; one that nobody else
-    leans on is gone. What this leaves in is the rows' say in where the atoms began.
+    Atoms are averages, so a row's contribution can be subtracted again; an atom that no other row
+    uses is dropped. The rows' influence on the initial atoms remains.
     """
     part = CodeStatistics(len(learned.atoms), rows.shape[1], recipe.update == "mod")
     part.add(rows, codes, recipe.n_jobs)
@@ -192,7 +192,7 @@ def learn(
     recipe: Recipe,
     on_epoch: Callable[[int, int, float], None] = lambda epoch, size, loss: None,
 ) -> Learned:
-    """Alternate coding and updating, from given atoms; never ends with an empty dictionary."""
+    """Alternate coding and updating from given atoms; never ends with an empty dictionary."""
     n_start = len(atoms)
     probability = np.full(n_start, 1.0 / n_start)
     losses: list[float] = []
@@ -235,7 +235,7 @@ def learn(
 
 @dataclass
 class _Look:
-    """One pass over the data with fixed atoms."""
+    """One coding pass over the data with fixed atoms."""
 
     statistics: CodeStatistics
     scores: FloatArray
@@ -276,7 +276,7 @@ def _look(
 
 
 def _remember(codes: Codes, start: int, rows: IntArray, leaning: FloatArray) -> None:
-    """Keep, for each atom, the rows whose codes put the largest share on it."""
+    """For each atom, keep the rows whose codes put the largest share on it."""
     n, k = codes.weights.shape
     m, r = rows.shape
     atom = np.concatenate([codes.neighbors.ravel(), np.repeat(np.arange(m), r)])
@@ -290,9 +290,9 @@ def _remember(codes: Codes, start: int, rows: IntArray, leaning: FloatArray) -> 
 
 
 def _adopt_uncoded(codes: Codes) -> None:
-    """Give rows that the penalty left without any atom to their best one.
+    """Assign rows that the penalty left without any atom to their best one.
 
-    As printed, one step with a large λ leaves every row without an atom and deletes them all.
+    As printed, one step with a large λ leaves every row without an atom and deletes all atoms.
     """
     uncoded = codes.weights.sum(axis=1) <= 0.0
     codes.weights[uncoded, 0] = 1.0
@@ -301,10 +301,10 @@ def _adopt_uncoded(codes: Codes) -> None:
 def merge_atoms(
     atoms: Matrix, mass: FloatArray, size: int, n_jobs: int | None = None
 ) -> tuple[Matrix, FloatArray]:
-    """Merge atoms down to `size`, always the pairs whose rows lose least by it (Ward's criterion).
+    """Merge atoms down to `size`, always the pairs whose merger costs least (Ward's criterion).
 
-    Dropping the rarest atoms instead would empty the outskirts first; merging keeps them covered
-    and beat a dictionary learned at the small size in six of seven development tasks
+    Dropping the rarest atoms would uncover sparse regions first; merging keeps them covered, and
+    beat a dictionary learned directly at the small size in six of seven development tasks
     (docs/defaults.md).
     """
     atoms, weight = atoms.astype(np.float64), np.maximum(mass, 1e-12)
@@ -315,7 +315,7 @@ def merge_atoms(
         np.fill_diagonal(cost, np.inf)
         partner = cost.argmin(axis=1)
         order = np.argsort(cost[np.arange(len(atoms)), partner], kind="stable")
-        # A part of the pairs at a time, since each merger changes what its neighbours would cost.
+        # Only some of the pairs at a time, since each merger changes the cost of its neighbours.
         wanted = max(1, min(len(atoms) - size, len(atoms) // 8))
         taken = np.zeros(len(atoms), dtype=bool)
         gone: list[int] = []
@@ -334,7 +334,7 @@ def merge_atoms(
 
 
 def _unit_if_cosine(atoms: Matrix, recipe: Recipe) -> Matrix:
-    """The cosine kernel knows directions only; the Gaussian one lets loose atoms be short."""
+    """Unit length for the cosine kernel; Gaussian atoms of loose groups may be short."""
     if recipe.bandwidth == 0.0 and recipe.normalize:
         length = np.linalg.norm(atoms, axis=1, keepdims=True)
         atoms = np.divide(atoms, length, out=atoms.copy(), where=length > 0)

@@ -1,4 +1,4 @@
-"""What a constructor's arguments may be, checked when `fit` is called."""
+"""Valid values of constructor arguments, checked when `fit` is called."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outscope.errors import InputError
 
 
 class Rule(NamedTuple):
-    """A test and the words for what passes it."""
+    """A test and a description of what passes it."""
 
     passes: Callable[[Any], bool]
     wanted: str
@@ -36,7 +36,7 @@ def _is_matrix(value: Any) -> bool:
 
 
 def at_least(low: int) -> Rule:
-    """A whole number from `low` on."""
+    """A whole number of at least `low`."""
     return Rule(
         lambda value: _is_number(value, Integral) and value >= low,
         f"a whole number of at least {low}",
@@ -77,7 +77,7 @@ SEED = one_of(None) | Rule(
 
 
 def check_parameters(estimator: Any, rules: Mapping[str, Rule]) -> None:
-    """Raise for the first parameter that breaks its rule, with what came and what was wanted."""
+    """Raise for the first parameter that breaks its rule, with its value and what was expected."""
     for name, rule in rules.items():
         value = getattr(estimator, name)
         if not rule.passes(value):

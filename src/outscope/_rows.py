@@ -1,4 +1,4 @@
-"""Rows as learning sees them, and the first atoms drawn from them."""
+"""Rows as learning sees them, and the initial atoms drawn from them."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import numpy as np
 from outscope._engine import product
 from outscope._types import BoolArray, FloatArray, IntArray, Matrix
 
-# "auto" is a quarter of the rows, at most 2,000; all of few rows, which leave nothing to average.
+# "auto" is a quarter of the rows, at most 2,000; all rows if few, with too little to average.
 AUTO_SHARE, AUTO_LIMIT, FEW_ROWS = 0.25, 2000, 100
-# Rows coded before their statistics are added; bounds the memory of an epoch.
+# Rows coded at a time; bounds the memory of an epoch.
 EPOCH_ROWS = 8192
-# Scaled rows are kept over all epochs where they take at most 512 MB.
+# Scaled rows are kept across epochs if they take at most 512 MB.
 KEPT_ROWS_ENTRIES = 128_000_000
-# Seeds drawn between two looks at the data, as a share of those there are: 0.25 needs about 35
-# passes for 2,000 atoms where k-means++ needs 2,000, at about the same error.
+# Seeds drawn per pass over the data, as a share of those already drawn: 0.25 takes about 35 passes
+# for 2,000 atoms where k-means++ takes 2,000, at about the same error.
 SEED_GROWTH = 0.25
-# Rows seeds are drawn from, per atom asked for.
+# Rows that seeds are drawn from, per requested atom.
 SEED_ROWS_PER_ATOM = 16
-# Rows nearer than this share of their squared length are one point in float32.
+# Rows closer than this share of their squared length are the same point in float32.
 SAME_POINT = 1e-6
 
 
 class Rows:
-    """Rows as learning sees them: float32, of unit length where asked; kept where they fit."""
+    """Rows as learning sees them: float32, scaled to unit length if asked; kept if they fit."""
 
     def __init__(self, X: Matrix, *, normalize: bool) -> None:
         self._X, self._normalize = X, normalize
@@ -43,7 +43,7 @@ class Rows:
         return int(self._X.shape[1])
 
     def blocks(self) -> Iterator[Matrix]:
-        """All rows in their order, some at a time."""
+        """All rows in order, block by block."""
         for start in range(0, len(self), EPOCH_ROWS):
             yield self.take(slice(start, start + EPOCH_ROWS))
 
@@ -60,15 +60,15 @@ class Rows:
 
 
 def unit(rows: FloatArray) -> FloatArray:
-    """Rows of length 1; zero ones stay as they are."""
+    """Rows scaled to length 1; zero rows stay zero."""
     length = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
     return np.divide(rows, length, out=np.zeros_like(rows), where=length > 0)
 
 
 def size_for(wanted: int | float | str, n_rows: int, n_all: int | None = None) -> int:
-    """Number of atoms meant by a number, a share of the rows, or "auto"; at most the rows.
+    """Number of atoms from a number, a share of the rows, or "auto"; at most the number of rows.
 
-    `n_all` are the rows of all classes, where `n_rows` are those of one.
+    `n_all` counts the rows of all classes if `n_rows` counts those of one.
     """
     if isinstance(wanted, str):
         share = min(1.0, max(AUTO_SHARE, FEW_ROWS / (n_all or n_rows)))
@@ -77,16 +77,16 @@ def size_for(wanted: int | float | str, n_rows: int, n_all: int | None = None) -
 
 
 def quarter(n_rows: int) -> int:
-    """The usual size, also of few rows."""
+    """The usual size, even for few rows."""
     return min(AUTO_LIMIT, math.ceil(AUTO_SHARE * n_rows))
 
 
 def seed_atoms(
     source: Rows, n_atoms: int, rng: np.random.RandomState, n_jobs: int | None = None
 ) -> tuple[Matrix, IntArray]:
-    """Rows far from each other, drawn in growing blocks by squared distance (as k-means++ draws).
+    """Rows far apart, drawn in growing blocks by squared distance (as in k-means++).
 
-    Returns fewer than `n_atoms` where the data has fewer different rows.
+    Returns fewer than `n_atoms` if the data has fewer distinct rows.
     """
     pool = np.arange(len(source))
     if len(source) > SEED_ROWS_PER_ATOM * n_atoms:
@@ -119,6 +119,6 @@ def seed_atoms(
 
 
 def _first_of_copies(rows: Matrix, squares: FloatArray) -> BoolArray:
-    """Mark rows that no earlier one equals: copies may be drawn together, one is enough."""
+    """Mark rows that equal no earlier one; copies may be drawn together, and one is enough."""
     gap = squares[:, None] + squares - 2.0 * (rows @ rows.T)
     return ~np.any(np.tril(gap <= SAME_POINT * squares, -1), axis=1)

@@ -1,6 +1,6 @@
-"""What fit may leave behind: kind, shape and range of each fitted attribute, checked on load.
+"""What fit may set: type, shape and range of each fitted attribute, checked on load.
 
-A class declares its attributes in `_fitted`. Letters in shapes are sizes that must agree.
+Classes declare their attributes in `_fitted`. Letters in shapes are sizes that must agree.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# Sizes by letter, and the attributes checked before by name.
+# Sizes by letter, and attributes already checked by name.
 Seen = dict[str, Any]
-# Beyond this, products of rows and atoms leave float32.
+# Beyond this, products of rows and atoms overflow float32.
 LARGEST = 1e15
 FLOATS = ("float32", "float64")
 
 
 class Field(NamedTuple):
-    """A test of one attribute, the words for what passes it, and whether it may be missing."""
+    """A test of one attribute, a description of what passes, and whether it may be missing."""
 
     passes: Callable[[Any, Seen], bool]
     wanted: str
@@ -53,7 +53,7 @@ def or_none(field: Field) -> Field:
 
 
 def _agrees(letter: str, size: int, seen: Seen) -> bool:
-    """Whether a size is the one that a letter stands for; the first one met decides."""
+    """Whether a size matches its letter; the first one found sets it."""
     if letter.isdigit():
         return size == int(letter)
     if letter.endswith("/2"):
@@ -64,7 +64,7 @@ def _agrees(letter: str, size: int, seen: Seen) -> bool:
 def array(
     shape: str, *kinds: str, low: float = -LARGEST, high: float = LARGEST, empty: bool = False
 ) -> Field:
-    """An array of one of some types, in which nothing is NaN or out of range."""
+    """An array of one of the given types, with nothing NaN or out of range."""
 
     def passes(value: Any, seen: Seen) -> bool:
         letters = shape.split()
@@ -80,7 +80,7 @@ def array(
 
 
 def integers(shape: str, low: int, *, empty: bool = False) -> Field:
-    """Whole numbers from `low` on, such as the numbers of rows."""
+    """Whole numbers of at least `low`, such as row indices."""
     return array(shape, "int64", "int32", low=low, high=2**53, empty=empty)
 
 
@@ -93,7 +93,7 @@ SCORES = Field(_sorted_scores, "scores (n,), finite and rising")
 
 
 def _is_promise(value: Any, seen: Seen) -> bool:
-    """A rate and a confidence, which only calibration scores can stand behind."""
+    """A rate and a confidence, valid only with calibration scores."""
     if value is None:
         return True
     rate = Field(lambda v, _: type(v) is float and 0.0 < v < 1.0, "a rate")
@@ -118,7 +118,7 @@ def number(low: float = -math.inf, high: float = math.inf) -> Field:
 
 
 def whole(low: int, letter: str = "") -> Field:
-    """A whole number, which may be the size that a letter stands for."""
+    """A whole number, which may be a size named by a letter."""
     return Field(
         lambda v, seen: (
             type(v) is int and low <= v < 2**31 and (not letter or _agrees(letter, v, seen))
@@ -136,7 +136,7 @@ def one_of(*choices: Any) -> Field:
 
 
 def by(name: str, fields: Mapping[Any, Field]) -> Field:
-    """What an attribute must be is decided by another one, checked before."""
+    """An attribute whose form depends on another one, checked before."""
     return Field(lambda v, seen: fields[seen[name]].passes(v, seen), f"what {name} asks for")
 
 
@@ -144,7 +144,7 @@ NOTHING = Field(lambda v, seen: v is None, "None")
 
 
 def text(pattern: str = r"(?s).*") -> Field:
-    """A text of a form."""
+    """A text that matches a pattern."""
     return Field(
         lambda v, seen: isinstance(v, str) and re.fullmatch(pattern, v) is not None,
         f"a text of the form {pattern}",
@@ -159,12 +159,12 @@ def texts(letter: str) -> Field:
             and all(isinstance(item, str) for item in v)
             and _agrees(letter, len(v), seen)
         ),
-        "a list of texts, of the length that belongs to it",
+        "a list of texts of the right length",
     )
 
 
 def labels(letter: str) -> Field:
-    """Different labels of one type, rising."""
+    """Distinct labels of one type, in ascending order."""
 
     def passes(value: Any, seen: Seen) -> bool:
         return (
@@ -176,7 +176,7 @@ def labels(letter: str) -> Field:
             and _agrees(letter, len(value), seen)
         )
 
-    return Field(passes, "labels, each a different one")
+    return Field(passes, "distinct labels")
 
 
 def names(letter: str) -> Field:
@@ -188,7 +188,7 @@ def names(letter: str) -> Field:
             and v.ndim == 1
             and _agrees(letter, len(v), seen)
         ),
-        "a name for each column",
+        "one name per column",
     )
 
 
@@ -204,7 +204,7 @@ def nested(kind: str) -> Field:
 
 
 def many(field: Field, letter: str) -> Field:
-    """A list of the like."""
+    """A list of such items."""
     return Field(
         lambda v, seen: (
             isinstance(v, list)

@@ -1,4 +1,4 @@
-"""The one file that touches scikit-learn's moving parts, and the door that checks input."""
+"""The only file that touches scikit-learn's internals, and the place where input is checked."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> Matrix:
     try:
         rows: Matrix = validate_data(estimator, X, dtype=_KINDS, order="C", reset=reset)
     except ValueError as error:
-        # What scikit-learn adds after the first line is advice on other estimators.
+        # After the first line, scikit-learn adds advice on other estimators.
         first, _, _ = str(error).partition("\n")
         if "NaN" in first or "infinity" in first:
             raise InputError(f"{first} Drop or repair those rows.") from error
         if "is expecting" in first:
             raise InputError(f"{first} Give rows like those it was fitted on.") from error
         raise InputError(f"X: {error}") from error
-    # Squares of larger values overflow float64; nothing that is an embedding comes near.
+    # Squares of larger values overflow float64; no embedding comes near that.
     if largest_value(rows) > 1e154:
         raise InputError("X has values too large to square (beyond 1e154); rescale the columns")
     return rows
@@ -61,15 +61,15 @@ def _refuse_masked(name: str, values: Any) -> None:
 
 
 def largest_value(rows: Matrix) -> float:
-    """Largest absolute value, without a copy of the rows."""
+    """Largest absolute value, without copying the rows."""
     return max(float(rows.max()), -float(rows.min()))
 
 
 def scoring_rows(estimator: Any, X: Any) -> tuple[Matrix, bool]:
-    """Rows to score, and whether they were already checked to be finite.
+    """Rows to score, and whether they have already been checked to be finite.
 
-    A plain float matrix of the right width goes through untouched, since the kernels notice NaN
-    and infinity on their way: scikit-learn's full check costs more than scoring a single row.
+    A plain float matrix of the right width passes unchecked, since the kernels detect NaN and
+    infinity themselves: scikit-learn's full check costs more than scoring a single row.
     """
     fitted = vars(estimator)
     if (
@@ -87,13 +87,13 @@ def scoring_rows(estimator: Any, X: Any) -> tuple[Matrix, bool]:
 
 
 class Sized:
-    """Says how large an estimator is when saved, from the parts that its scores are made of."""
+    """Reports the saved size of an estimator, from the parts that its scores depend on."""
 
     _parts: tuple[str, ...] = ("atoms_",)
 
     @property
     def stored_bytes_(self) -> int:
-        """Bytes that all arrays behind the scores take in a saved model."""
+        """Bytes of all arrays behind the scores in a saved model."""
         check_is_fitted(self)
         return sum(_bytes_of(getattr(self, name)) for name in self._parts)
 
@@ -108,7 +108,7 @@ def _bytes_of(part: Any) -> int:
 
 @contextmanager
 def all_or_nothing(estimator: Any) -> Iterator[None]:
-    """A fit that fails leaves the estimator as it was."""
+    """A failed fit leaves the estimator as it was."""
     before = dict(vars(estimator))
     try:
         yield
@@ -121,7 +121,7 @@ def all_or_nothing(estimator: Any) -> Iterator[None]:
 def check_labels(y: Any, n_rows: int) -> np.ndarray[Any, Any]:
     """Labels as a 1-d array of text, whole numbers, numbers or booleans, one for each row."""
     _refuse_masked("y", y)
-    # A list goes through objects: numpy would make text of a missing label and hide it.
+    # Lists are converted via objects: numpy would turn a missing label into text and hide it.
     labels = np.array(y, dtype=object) if isinstance(y, (list, tuple)) else np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels.ravel()
@@ -141,7 +141,7 @@ def check_labels(y: Any, n_rows: int) -> np.ndarray[Any, Any]:
 
 
 def _plain_labels(labels: list[Any]) -> np.ndarray[Any, Any]:
-    """Objects as an array of their one common type."""
+    """Objects as an array of their common type."""
     kinds = {type(label) for label in labels}
     missing = {"NoneType", "NAType", "NaTType"} & {kind.__name__ for kind in kinds}
     if missing or any(isinstance(label, float) and label != label for label in labels):

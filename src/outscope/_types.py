@@ -1,4 +1,4 @@
-"""Names for the arrays that travel through the package."""
+"""Names for the array types used throughout the package."""
 
 from __future__ import annotations
 

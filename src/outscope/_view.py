@@ -1,4 +1,4 @@
-"""Rows as dictionaries see them: whitened within classes, and scaled again."""
+"""Rows as dictionaries see them: whitened within classes, then rescaled."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from outscope._kernels.product import turn_rows
 from outscope._rows import Rows
 from outscope._types import FloatArray, IntArray, Matrix
 
-# Rows turned at a time.
+# Rows transformed at a time.
 TURNED_ROWS = 512
 
 
 class View:
-    """Whitening, then a length for each row; without either, rows as they come.
+    """Whitening, then rescaling of each row's length; with neither, rows pass unchanged.
 
-    A whitened row t gets the length ‖t‖^lengths: 0 is unit length, 1 its own.
+    A whitened row t is scaled to length ‖t‖^lengths: 0 gives unit length, 1 keeps its own.
     """
 
     def __init__(self, metric: Matrix | None, lengths: float) -> None:
@@ -26,11 +26,11 @@ class View:
 
     @property
     def plain(self) -> bool:
-        """Whether rows stay as they are; scaling to unit length is then left to the coder."""
+        """Whether rows pass unchanged; scaling to unit length is then left to the coder."""
         return self.metric is None and self.lengths == 0.0
 
     def __call__(self, X: Matrix, n_jobs: int | None) -> Matrix:
-        """The rows as seen; the bits of one do not depend on the others."""
+        """The transformed rows; each is bitwise independent of the others."""
         if self.plain:
             return X
         if self.metric is None:
@@ -46,7 +46,7 @@ class View:
 
 
 def turn(X: Matrix, metric: FloatArray, *, normalize: bool, n_jobs: int | None) -> FloatArray:
-    """Rows times a matrix; the bits of one do not depend on the others."""
+    """Rows times a matrix; each result is bitwise independent of the other rows."""
     turned = np.empty((len(X), metric.shape[1]))
     metric = np.ascontiguousarray(metric)
 
@@ -66,8 +66,8 @@ def whitening_matrix(
 ) -> Matrix:
     """W^(−strength / 2), float32, for the scatter W of rows around the means of their classes.
 
-    A strength of 1 makes rows vary about as much in every direction within their classes. A share
-    of the identity keeps the inverse tame: the more rows beyond one a class, the less is needed.
+    With strength 1, rows vary about equally in every direction within their classes. Shrinkage
+    towards the identity keeps the inverse stable; the more rows beyond one per class, the less.
     """
     counts = np.bincount(membership)
     d, start = rows.width, 0

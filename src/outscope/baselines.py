@@ -1,4 +1,4 @@
-"""The feature-space methods that users would compare with, under the same contract."""
+"""Standard feature-space methods to compare with, under the same interface."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from outscope.detector import JUDGED_ROWS, Detector, Reading
 ATOMS = _schema.array("m d", *_schema.FLOATS)
 
 
-# Training rows that a nearest-neighbour detector can point to for each row.
+# Nearest training rows that a nearest-neighbour detector reports for each row.
 EVIDENCE = 5
 
 
 class KNNDetector(Detector):
     """Distance to the k-th nearest training row, on unit rows (Sun et al. 2022). Keeps every row.
 
-    A training row met again would be its own neighbour at distance 0 and say nothing, so a copy of
-    the query among the stored rows is passed over (one, not all), unless `skip_copies=False` asks
-    for the plain distance.
+    A training row scored again would be its own neighbour at distance 0, which says nothing. So one
+    stored copy of the query (not all of them) is skipped, unless `skip_copies=False` asks for the
+    plain distance.
     """
 
     _rules = {"n_neighbors": at_least(1), "skip_copies": one_of(True, False)}
@@ -54,7 +54,7 @@ class KNNDetector(Detector):
     def _learn(self, X: Matrix, y: Any) -> FloatArray:
         self.atoms_ = Rows(X, normalize=True).all()
         self.prepare()
-        # Also without `skip_copies` no threshold may be taken from rows that find themselves.
+        # Even without `skip_copies`, rows that find themselves must not set the threshold.
         return self._search_once(X, 0, skip=True)[0]
 
     def _held_out_scores(self, X: Matrix, y: Any, scores: FloatArray) -> FloatArray:
@@ -88,7 +88,7 @@ class KNNDetector(Detector):
         return np.arange(len(self.atoms_))
 
     def nearest_rows(self, X: Any, n: int) -> list[tuple[int, ...]]:
-        """For each row its n nearest training rows."""
+        """For each row, its n nearest training rows."""
         rows, _ = scoring_rows(self, X)
         return [tuple(found) for found in self._search_once(rows, n)[1].tolist()]
 
@@ -96,7 +96,7 @@ class KNNDetector(Detector):
         return Reading(*self._search_once(X, EVIDENCE))
 
     def rows_in(self, reading: Reading, n: int) -> list[tuple[int, ...]]:
-        """For each row that was read its nearest training rows, at most n and at most 5."""
+        """For each row read, its nearest training rows, at most n and at most 5."""
         if reading.neighbors is None:
             return super().rows_in(reading, n)
         return [tuple(found) for found in reading.neighbors[:, :n].tolist()]
@@ -105,9 +105,9 @@ class KNNDetector(Detector):
 class KMeansDetector(Detector):
     """Squared distance to the nearest of `n_clusters` k-means centres, on unit rows.
 
-    "auto" clusters are as many as the atoms of `NNKDetector`: a quarter of the rows, at most 2,000.
-    With `contamination` "auto" no training row may be strange enough to be flagged: a row that lies
-    by itself is its own centre. scikit-learn wants some flagged, so the default is a number.
+    "auto" means as many clusters as `NNKDetector` has atoms: a quarter of the rows, at most 2,000.
+    With `contamination` "auto" it may flag no training row at all, since an isolated row is its own
+    centre. scikit-learn expects some to be flagged, so the default is a number.
     """
 
     _rules = {"n_clusters": one_of("auto") | at_least(1) | between(0, 1), "n_epochs": at_least(1)}
@@ -134,14 +134,14 @@ class KMeansDetector(Detector):
         return self._judged(X)
 
     def _judged(self, X: Matrix) -> FloatArray:
-        """Scores of the training rows; which of them make up each centre is kept for `fit`."""
+        """Scores of the training rows; keeps each row's centre until `fit` is done."""
         self.prepare()
         squared, owner = self._search.distances(X, 1, self.n_jobs)
         self._owner = owner[:, 0]
         return squared[:, 0]
 
     def _score_without(self, X: Matrix, y: Any, chosen: IntArray) -> FloatArray:
-        # Centres are means: some of their rows can be taken out again.
+        # Centres are means, so rows can be taken out of them again.
         counts = np.bincount(self._owner, minlength=len(self.atoms_)).astype(np.float64)
         rest = self.atoms_ * counts[:, None]
         np.subtract.at(rest, self._owner[chosen], Rows(X[chosen], normalize=True).all())
@@ -180,9 +180,9 @@ class KMeansDetector(Detector):
 
 
 class ClasswiseKMeansDetector(KMeansDetector):
-    """k-means in each class; the nearest centre of any class counts. Without labels, one class.
+    """k-means per class; distance to the nearest centre of any class. Without labels, one class.
 
-    `n_clusters` counts the clusters of one class.
+    `n_clusters` is per class.
     """
 
     _fitted = {**KMeansDetector._fitted, "classes_": _schema.labels("c")}
@@ -199,8 +199,8 @@ class ClasswiseKMeansDetector(KMeansDetector):
 class MahalanobisDetector(Detector):
     """Smallest Mahalanobis distance to a class mean, with one shared covariance (Lee et al. 2018).
 
-    `shrinkage` "auto" (Ledoit and Wolf) keeps the covariance regular where rows are fewer than
-    columns or lie in a subspace; 0 is the plain estimate of the paper. Without labels, one class.
+    `shrinkage` "auto" (Ledoit and Wolf) keeps the covariance regular if there are fewer rows than
+    columns or they lie in a subspace; 0 is the paper's plain estimate. Without labels, one class.
     """
 
     _rules = {"shrinkage": one_of("auto") | between(-1e-12, 1)}
@@ -249,7 +249,7 @@ class MahalanobisDetector(Detector):
 
     def prepare(self) -> None:
         """Build what scoring needs from the fitted attributes (after fit or load)."""
-        self._white_means: FloatArray | None = None  # made when rows first come
+        self._white_means: FloatArray | None = None  # computed at first use
 
     def _white(self, X: Matrix) -> FloatArray:
         return turn(X, self.whitening_, normalize=False, n_jobs=self.n_jobs)
@@ -270,7 +270,7 @@ class MahalanobisDetector(Detector):
 
 
 def _whitening(covariance: FloatArray) -> FloatArray:
-    """Matrix W with W·Wᵀ = Σ⁻¹, or the pseudo-inverse where Σ is singular."""
+    """Matrix W with W·Wᵀ = Σ⁻¹, or of the pseudo-inverse if Σ is singular."""
     values, vectors = np.linalg.eigh(covariance)
     kept = values > max(values.max(initial=0.0), 1e-300) * len(values) * np.finfo(float).eps
     inverse = np.zeros_like(values)

@@ -19,16 +19,16 @@ from outscope.plan import largest_atom, refuse_small
 
 
 class ClasswiseNNKDetector(DictionaryDetector):
-    """One dictionary per class; a row is as strange as its best class finds it (C-NNK-Means).
+    """One dictionary per class; a row gets the smallest of its class scores (C-NNK-Means).
 
-    `fit(X, y)` takes any labels; without labels all rows are one class. `n_atoms` and `max_atoms`
-    count atoms *per class*, `max_bytes` is for all of them. Classes are scored together in one
-    product, and those that provably cannot have the smallest score are never solved for.
+    `fit(X, y)` takes any labels; without labels all rows form one class. `n_atoms` and `max_atoms`
+    are *per class*, `max_bytes` is for all classes together. All classes are scored in one product,
+    and those that provably cannot have the smallest score are skipped.
 
-    Parameters are those of `NNKDetector`. Here `whitening` and `lengths` "auto" read the labels:
-    directions count less in which rows vary within their classes, the more so the clearer the
-    labels say what varies, and rows of collapsed classes, as a fine-tuned encoder gives them, keep
-    something of their length. `metric_` is the whitening matrix, in whose space the atoms are.
+    Parameters are those of `NNKDetector`; "auto" for `whitening` and `lengths` uses the labels:
+    directions in which rows vary within their classes count less, the more so the more clearly the
+    labels tell what varies, and rows of collapsed classes, as from a fine-tuned encoder, keep part
+    of their length. `metric_` is the whitening matrix; the atoms live in the whitened space.
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).normal(size=(60, 4)) + np.repeat(np.eye(2, 4) * 9, 30, axis=0)
@@ -46,12 +46,12 @@ class ClasswiseNNKDetector(DictionaryDetector):
 
     @property
     def atoms_(self) -> Matrix:
-        """All stored atoms, one class after the other, (m, d)."""
+        """All stored atoms, class by class, (m, d)."""
         return np.concatenate([dictionary.atoms_ for dictionary in self.dictionaries_])
 
     @property
     def representatives_(self) -> IntArray:
-        """(m, 3) training rows that lean most on each atom, −1 where there are fewer."""
+        """(m, 3) training rows that use each atom most, padded with −1."""
         return np.concatenate([dictionary.representatives_ for dictionary in self.dictionaries_])
 
     def _labels_behind(self, atoms: IntArray) -> np.ndarray[Any, Any]:
@@ -66,7 +66,7 @@ class ClasswiseNNKDetector(DictionaryDetector):
         rng = check_random_state(self.random_state)
         if self.max_bytes is not None:
             least = len(self.classes_) * largest_atom(X.shape[1], self.precision)
-            refuse_small(self.max_bytes, least, f"an atom for each of {len(self.classes_)} classes")
+            refuse_small(self.max_bytes, least, f"one atom per class ({len(self.classes_)})")
         _, rows = self._prepare_rows(X, membership, rng)
         plan, whole = self.plan_, self._bytes_for_atoms()
         self.dictionaries_ = []
@@ -106,11 +106,11 @@ class ClasswiseNNKDetector(DictionaryDetector):
         return Reading(codes.ood_score, codes.neighbors, codes.weights, codes.classes)
 
     def labels_in(self, reading: Reading) -> np.ndarray[Any, Any] | None:
-        """For each row the class that explains it best."""
+        """For each row, the class that explains it best."""
         return None if reading.classes is None else self.classes_[reading.classes]
 
     def nearest_class(self, X: Any) -> np.ndarray[Any, Any]:
-        """Label of the class that explains each row best (also for rows out of scope)."""
+        """Label of the class that explains each row best (out-of-scope rows included)."""
         return np.asarray(self.labels_in(self.read(X)))
 
     def _score_without(self, X: Matrix, y: Any, chosen: IntArray) -> FloatArray:
@@ -122,7 +122,7 @@ class ClasswiseNNKDetector(DictionaryDetector):
         return coder.ood_score(seen, self._k, self.n_jobs)[0]
 
     def _keeps_every_row(self) -> bool:
-        # A metric is learned from the very rows that are judged.
+        # A metric is learned from the same rows that are to be judged.
         whole = all(dictionary.keeps_every_row for dictionary in self.dictionaries_)
         return self.metric_ is None and whole
 

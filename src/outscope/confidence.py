@@ -1,6 +1,6 @@
-"""The classifier-based methods: how unsure, or how rough, a trained network is on an input.
+"""Classifier-based methods: how uncertain, or how rough, a trained network is on an input.
 
-They read what a classifier says (logits) or how it gets there (smoothness), not embeddings.
+They use a classifier's output (logits) or how it gets there (smoothness), not embeddings.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MSPDetector(ConfidenceDetector):
     """
 
     def _formula(self, rows: FloatArray) -> FloatArray:
-        # The others' share: 1 − p would be 0 for all rows beyond p = 1 − 1e-16.
+        # Sum the other classes instead: 1 − p would be 0 for all rows with p above 1 − 1e-16.
         shares = np.exp(rows - rows.max(axis=1, keepdims=True))
         others = np.sort(shares, axis=1)[:, :-1].sum(axis=1)
         return others / (1.0 + others)
@@ -80,7 +80,7 @@ class D2UDetector(ConfidenceDetector):
         shifted = rows - rows.max(axis=1, keepdims=True)
         shares = np.exp(shifted)
         total = shares.sum(axis=1)
-        # Entropy = log Σ − Σ p·logit; p·logit is 0 where p is, however low the logit.
+        # Entropy = log Σ − Σ p·logit; where p is 0 so is p·logit, however low the logit.
         entropy = np.log(total) - (shares * shifted).sum(axis=1) / total
         return np.asarray(entropy - np.log(rows.shape[1]))
 
@@ -89,8 +89,8 @@ class BLOODDetector(ConfidenceDetector):
     """How rough the network is around an input (Jelenić et al. 2024).
 
     X are estimates (n, transitions) of the squared Frobenius norms of the Jacobians between layers,
-    which a fine-tuned encoder gives as "smoothness". `layers` is "last" (the one into the logits,
-    which is all that is computed then) or "mean".
+    which a fine-tuned encoder gives as "smoothness". `layers` is "last" (only the one into the
+    logits, the only one computed then) or "mean".
     """
 
     _rules = {"layers": one_of("last", "mean")}
@@ -101,7 +101,7 @@ class BLOODDetector(ConfidenceDetector):
 
     @property
     def needs(self) -> str:
-        """Smoothness of all transitions, or of the last alone."""
+        """Smoothness of all transitions, or of the last one only."""
         return "smoothness" if self.layers == "mean" else "last-smoothness"
 
     def _formula(self, rows: FloatArray) -> FloatArray:

@@ -1,4 +1,4 @@
-"""The main job on a small corpus of our own: a bike-sharing app's support, twelve intents."""
+"""The main task on a small corpus of our own: support for a bike-sharing app, twelve intents."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class MethodRow(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Everything that the demo shows."""
+    """Everything the demo shows."""
 
     sentences: list[Sentence]
     methods: list[MethodRow]
@@ -60,13 +60,13 @@ class Outcome(NamedTuple):
 
 
 def corpus(name: str) -> list[dict[str, Any]]:
-    """Rows of a file of the corpus: "in_scope" or "out_of_scope"."""
+    """Rows of a corpus file: "in_scope" or "out_of_scope"."""
     text = files("outscope").joinpath("corpus", f"{name}.jsonl").read_text("utf-8")
     return [json.loads(line) for line in text.splitlines()]
 
 
 def run_demo(encoder: Any = None, advance: Advance = lambda done: None) -> Outcome:
-    """Fit on the training sentences, calibrate on others, judge the rest."""
+    """Fit on the training sentences, calibrate on others, evaluate on the rest."""
     inside, outside = corpus("in_scope"), corpus("out_of_scope")
     part = {
         split: [row for row in inside if row["split"] == split]
@@ -111,11 +111,11 @@ def run_demo(encoder: Any = None, advance: Advance = lambda done: None) -> Outco
     low, high = np.quantile(alarms, (0.05, 0.95))
     words = (
         f"\n{len(part['train'])} sentences of 12 intents are in scope. The promise: "
-        f"{main.promise_}.\nSo it is a statement about many calibrations, and here they are: "
+        f"{main.promise_}.\nThat is a statement about many calibrations, and here they are: "
         f"{len(fresh)} other in-scope sentences, split {SPLITS:,} times at random into\n"
-        f"{len(part['calibration'])} to calibrate on and {len(part['test'])} to judge. False "
+        f"{len(part['calibration'])} to calibrate on and {len(part['test'])} to test. False "
         f"alarms were {alarms.mean():.1%} on average, and between {low:.1%} and {high:.1%} in nine "
-        "splits of ten.\nnear: about bikes or the company, but none of the intents; far: about "
+        "out of ten splits.\nnear: about bikes or the company, but none of the intents; far: about "
         "something else. knn is 1-NN, which keeps every sentence."
     )
     scores = main.ood_score(texts)
@@ -127,7 +127,7 @@ def run_demo(encoder: Any = None, advance: Advance = lambda done: None) -> Outco
 def over_splits(
     inside: FloatArray, n_calibration: int, outside: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """False alarms and catches for many ways to split in-scope scores into two parts."""
+    """False alarms and detections over many random splits of the in-scope scores in two."""
     rng = np.random.default_rng(0)
     found = []
     for _ in range(SPLITS):

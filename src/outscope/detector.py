@@ -1,4 +1,4 @@
-"""What every detector has: fit, ood_score, a threshold that can be moved, scikit-learn's verbs."""
+"""What all detectors share: fit, ood_score, a movable threshold, scikit-learn's methods."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from outscope.threshold import (
     quantile_threshold,
 )
 
-# The false-alarm rate that is aimed at where none is given.
+# The default false-alarm rate.
 USUAL_RATE = 0.05
-# Rows whose scores are taken without them, so that the cost and a model's size stay bounded.
+# At most this many training rows are scored as held out; bounds the cost and a model's size.
 JUDGED_ROWS = 4096
-# Each of so few rows is judged by itself; more are left out in parts.
+# Up to this many rows are left out one by one; more, in this many parts.
 ONE_BY_ONE, PARTS = 100, 5
 ESTIMATE = "an estimate, no promise"
 
@@ -47,7 +47,7 @@ Result = TypeVar("Result")
 
 
 class Reading(NamedTuple):
-    """What one pass over rows says of each; what a detector cannot say is None."""
+    """What one pass says about each row; None where the detector has no answer."""
 
     ood_score: FloatArray
     neighbors: IntArray | None = None  # (n, k) atoms or training rows, best first
@@ -56,21 +56,21 @@ class Reading(NamedTuple):
 
     @property
     def code(self) -> tuple[IntArray, FloatArray]:
-        """Atoms and weights, of a detector that codes."""
+        """Atoms and weights, if the detector codes rows."""
         if self.neighbors is None or self.weights is None:
             raise InputError("this reading has no codes; take one of an NNK detector")
         return self.neighbors, self.weights
 
 
 class Decision(NamedTuple):
-    """What scores mean: yes or no and, where there is a calibration, how unusual."""
+    """What scores mean: yes or no and, if calibrated, how unusual."""
 
     is_ood: BoolArray
     p_value: FloatArray | None
 
 
 class Detector(Sized, OutlierMixin, BaseEstimator):
-    """Base of all detectors. A subclass writes `_learn` and `_ood_score`.
+    """Base of all detectors. Subclasses implement `_learn` and `_ood_score`.
 
     `ood_score` is higher for stranger rows. `score_samples`, `decision_function` and `predict`
     keep scikit-learn's signs: higher is more normal, +1 in scope, −1 out of scope.
@@ -80,7 +80,7 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
     learns: ClassVar[bool] = True  # False: the score is a formula, and fit only sets the threshold
     _rows_are: ClassVar[str] = "embedding"
     _rules: dict[str, Rule] = {}
-    # Every attribute that fit may leave, for `load` to check; one that is not here is not saved.
+    # Every attribute that fit may set, for `load` to check; others are not saved.
     _fitted: ClassVar[dict[str, _schema.Field]] = {
         "n_features_in_": _schema.whole(1, "d"),
         "feature_names_in_": _schema.maybe(_schema.names("d")),
@@ -91,12 +91,12 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         "calibration_kind_": _schema.maybe(_schema.one_of(HELD_OUT, LEFT_ONE_OUT)),
         "promised_": _schema.PROMISE,
     }
-    # Whether rows are scaled to unit length, where that is no parameter.
+    # Whether rows are scaled to unit length, for detectors without such a parameter.
     _unit_rows: ClassVar[bool] = False
 
     @property
     def needs(self) -> str:
-        """What a row of X is: "embedding", or what only a classifier can give, as "logits"."""
+        """What a row of X is: "embedding", or classifier output such as "logits"."""
         return self._rows_are
 
     @abstractmethod
@@ -105,10 +105,10 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
 
     @abstractmethod
     def _ood_score(self, X: Matrix) -> FloatArray:
-        """Scores of rows that are known to be of the right width."""
+        """Scores of rows already known to have the right width."""
 
     def _score_without(self, X: Matrix, y: Any, chosen: IntArray) -> FloatArray:
-        """Scores of some training rows had they not been there: here, by learning anew."""
+        """Scores of some training rows as if never seen; here, by refitting without them."""
         rest = np.setdiff1d(np.arange(len(X)), chosen)
         other = clone(self)
         other.n_features_in_ = X.shape[1]
@@ -116,7 +116,7 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         return other._ood_score(X[chosen])
 
     def _held_out_scores(self, X: Matrix, y: Any, scores: FloatArray) -> FloatArray:
-        """Scores of training rows, each judged as a row that was not learned from."""
+        """Scores of training rows, each scored as if it had not been learned from."""
         if len(X) < 2:
             return scores
         order = np.random.RandomState(0).permutation(len(X))[:JUDGED_ROWS]
@@ -128,25 +128,25 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         return np.concatenate(found)
 
     def _keeps_every_row(self) -> bool:
-        """Whether few rows were learned, and each of them is an atom.
+        """Whether every row learned from is an atom.
 
-        Then no score rises with one more row, and judging each row without itself is as good as
-        holding rows out (the jackknife-minmax argument of Barber et al. 2021).
+        Then adding a row never raises a score, so leave-one-out scores are as good as held-out ones
+        (the jackknife-minmax argument of Barber et al. 2021).
         """
         return False
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn what is in scope, and set a first threshold, which is an estimate.
+        """Learn what is in scope and set a first, estimated threshold.
 
-        `contamination` "auto" lets about 5 % of new rows be exceeded, judged by training rows that
-        are scored as if they had not been learned. A number is the share of the training rows
-        themselves that is flagged, as in scikit-learn; of new rows it can be many times that. (Of
-        up to 100 rows each may be its own atom, and none stranger than another.)
+        With `contamination` "auto", about 5 % of new in-scope rows will be flagged, as estimated
+        from training rows scored as if they had not been learned from. A number is the share of
+        the training rows that is flagged, as in scikit-learn; of new rows it can be many times
+        that. (With up to 100 rows, each may be its own atom and none stranger than another.)
         """
         check_parameters(self, {**self._rules, "contamination": CONTAMINATION})
         if hasattr(self, "n_jobs"):
             check_parameters(self, {"n_jobs": JOBS})
-        # Threads are ours: what BLAS computes here has the same bits for any number of them.
+        # Threading is ours: BLAS results here are bitwise the same for any number of threads.
         with all_or_nothing(self), one_thread_each():
             rows = check_rows(self, X, reset=True)
             scores = self._learn(rows, y)
@@ -171,17 +171,17 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         return self._checked(X, self._ood_score)[1]
 
     def _checked(self, X: Any, work: Callable[[Matrix], Result]) -> tuple[Matrix, Result]:
-        """Checked rows, and what a scorer makes of them."""
+        """Checked rows, and the result of `work` on them."""
         rows, checked = scoring_rows(self, X)
         try:
             return rows, work(rows)
         except NonFiniteRowsError:
             if not checked:
-                check_rows(self, X, reset=False)  # says which of NaN and infinity it was
+                check_rows(self, X, reset=False)  # tells NaN from infinity in the message
             raise
 
     def read(self, X: Any) -> Reading:
-        """Everything that one coding pass says of each row: score, code, class."""
+        """Everything one coding pass says about each row: score, code, class."""
         return self._reading_of(X)[1]
 
     def _reading_of(self, X: Any) -> tuple[Matrix, Reading]:
@@ -191,15 +191,15 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         return Reading(self._ood_score(X))
 
     def labels_in(self, reading: Reading) -> np.ndarray[Any, Any] | None:
-        """For each row that was read the class it is most like; None where it knows of none."""
+        """For each row read, the class it is most like; None if the detector knows no classes."""
         return None
 
     def rows_in(self, reading: Reading, n: int) -> list[tuple[int, ...]]:
-        """For each row that was read the training rows most like it, at most n."""
+        """For each row read, the training rows most like it, at most n."""
         return [()] * len(reading.ood_score)
 
     def decide(self, ood_score: FloatArray) -> Decision:
-        """What scores mean at the present threshold; the one place that decides."""
+        """What scores mean at the current threshold; all decisions are made here."""
         check_is_fitted(self, "offset_")
         calibrated = getattr(self, "calibration_scores_", None)
         chances = None if calibrated is None else ConformalThreshold(calibrated).p_value(ood_score)
@@ -219,7 +219,7 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         return np.where(self.is_ood(X), -1, 1)
 
     def is_ood(self, X: Any) -> BoolArray:
-        """True where a row is out of scope at the present threshold."""
+        """True where a row is out of scope at the current threshold."""
         return self.decide(self.ood_score(X)).is_ood
 
     @property
@@ -230,7 +230,7 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
 
     @property
     def promise_(self) -> Promise | None:
-        """What the present threshold promises; None where it is an estimate."""
+        """What the current threshold promises; None if it is an estimate."""
         check_is_fitted(self, "offset_")
         if self.promised_ is None:
             return None
@@ -250,12 +250,12 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
     ) -> Self:
         """Set the threshold from in-scope rows that the detector has not seen.
 
-        With it P(false alarm) ≤ `fpr` (default: `contamination`, or 5 %) holds for rows
-        exchangeable with these, on average over calibrations; with `confidence`, as 0.95, it holds
-        for this one with that probability. `p_value` becomes available.
+        P(false alarm) ≤ `fpr` (default: `contamination`, or 5 %) then holds for rows exchangeable
+        with these, on average over calibrations; with `confidence`, say 0.95, it holds for this
+        calibration with that probability. `p_value` becomes available.
 
-        Without rows the training rows serve, each judged without itself. That is as good where
-        every one of at most 100 is an atom, and refused elsewhere.
+        Without rows, the training rows are used, each scored without itself. That is just as good
+        if there are at most 100 and every one is an atom; otherwise it is refused.
         """
         if X is not None:
             found = ConformalThreshold(self.ood_score(X)), HELD_OUT
@@ -263,8 +263,8 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
             check_is_fitted(self, "offset_")
             if not self.left_one_out_:
                 raise InputError(
-                    "calibrate needs in-scope rows that were not used in fit; without any it can "
-                    f"promise a rate only where every row is an atom, up to {ONE_BY_ONE} rows"
+                    "calibrate needs in-scope rows that were not used in fit; without them it can "
+                    f"promise a rate only if every row is an atom, for up to {ONE_BY_ONE} rows"
                 )
             found = ConformalThreshold(self.held_out_scores_), LEFT_ONE_OUT
         rate = self.contamination if fpr is None else fpr
@@ -272,7 +272,7 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         return self
 
     def estimate(self, X: Any, *, fpr: float) -> Self:
-        """Set the threshold by in-scope rows that are too few for a promise."""
+        """Set the threshold from in-scope rows that are too few for a promise."""
         self.held_out_scores_ = np.sort(self.ood_score(X))
         return self.set_threshold(fpr=fpr)
 
@@ -281,7 +281,7 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
     ) -> None:
         if confidence is not None and kind == LEFT_ONE_OUT:
             raise InputError(
-                "confidence cannot be promised by training rows; calibrate with rows held out"
+                "training rows cannot promise a rate with confidence; calibrate with rows held out"
             )
         self.offset_ = -conformal.cut(fpr, confidence)
         self.calibration_scores_, self.calibration_kind_ = conformal.scores, kind
@@ -294,14 +294,14 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         value: float | None = None,
         confidence: float | None = None,
     ) -> Self:
-        """Move the threshold after fit: to a false-alarm rate, or to a score.
+        """Move the threshold after fit, to a false-alarm rate or to a score.
 
-        After `calibrate` a rate is promised (see there); before, it is estimated from training
-        rows that were scored as if they had not been learned.
+        After `calibrate` the rate is promised (see there); before, it is estimated from training
+        rows scored as if they had not been learned from.
         """
         check_is_fitted(self, "offset_")
         if (fpr is None) == (value is None):
-            raise InputError("give set_threshold either fpr=… or value=…, one of the two")
+            raise InputError("give set_threshold fpr=… or value=…, exactly one of the two")
         if fpr is not None and hasattr(self, "calibration_scores_"):
             conformal = ConformalThreshold(self.calibration_scores_)
             self._promise(conformal, self.calibration_kind_, check_rate(fpr), confidence)
@@ -329,7 +329,7 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         return np.empty(0, np.intp)
 
     def nearest_rows(self, X: Any, n: int) -> list[tuple[int, ...]]:
-        """For each row the training rows most like it, at most n, of those it can point to."""
+        """For each row, the training rows most like it, at most n, of those it can point to."""
         return self.rows_in(self.read(X), n)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -338,7 +338,7 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         persistence.write(path, self, self._notes())
 
     def _notes(self) -> dict[str, Any]:
-        """What a reader of the manifest wants to know at a glance."""
+        """What a reader of the manifest should see at a glance."""
         return {
             "detector": type(self).__name__,
             "n_features": int(self.n_features_in_),

@@ -35,7 +35,7 @@ from outscope.plan import Plan, make_plan, refuse_small
 
 log = logging.getLogger("outscope")
 
-# Rows left at their own length are multiplied in float32.
+# Rows that keep their length are multiplied in float32.
 LONGEST_VALUE = 1e12
 
 RULES = {
@@ -58,7 +58,7 @@ RULES = {
 
 
 def learnable(X: Matrix, *, normalize: bool) -> Rows:
-    """Rows as learning sees them; too long ones are refused where they keep their lengths."""
+    """Rows as learning sees them; if they keep their lengths, too long ones are refused."""
     if not normalize and largest_value(X) > LONGEST_VALUE:
         raise InputError(
             f"X has values beyond {LONGEST_VALUE:g}, too large for normalize=False; rescale X"
@@ -67,38 +67,38 @@ def learnable(X: Matrix, *, normalize: bool) -> Rows:
 
 
 class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Soft clustering: atoms, and for each row the exact non-negative code on its nearest ones.
+    """Soft clustering: learned atoms, and exact non-negative codes of rows on their nearest atoms.
 
     Parameters
     ----------
-    n_atoms : dictionary size; a share of the rows if below 1; "auto" is a quarter, at most 2,000,
-        or all of up to 100 rows. Never more than there are different rows.
-    n_neighbors : candidate atoms for each row; "auto" is 10, and 20 for the cosine kernel.
-    n_fit_neighbors : candidates while learning, None for as many as `n_neighbors`; a few learn as
-        good a dictionary in less time.
+    n_atoms : dictionary size, or a share of the rows if below 1; "auto" is a quarter, at most
+        2,000, or every row if there are at most 100. Never more than the number of distinct rows.
+    n_neighbors : candidate atoms per row; "auto" is 10, or 20 for the cosine kernel.
+    n_fit_neighbors : candidates while learning; None means `n_neighbors`. A few learn an equally
+        good dictionary in less time.
     kernel : "gaussian", exp(−‖x − c‖² / 2σ) with atoms that keep their length, or "cosine".
-    bandwidth : σ of the Gaussian kernel; "auto" reads it off the in-scope rows.
-    entropy : λ, how much rare atoms are held back and pruned (EC-NNK-Means); 0 prunes none.
-    max_atoms, max_bytes : shrink the atoms to this number (or share of the first ones) or to these
-        bytes by merging, whatever λ is. `n_atoms` is then where it starts.
+    bandwidth : σ of the Gaussian kernel; "auto" decides from the in-scope rows.
+    entropy : λ, how strongly rare atoms are penalised and pruned (EC-NNK-Means); 0 prunes none.
+    max_atoms, max_bytes : merge atoms down to this number (or share of the initial ones) or to this
+        many bytes, whatever λ is. `n_atoms` is then the initial number.
     update : "average" (weighted means) or "mod" (method of optimal directions).
-    n_epochs, n_plain_epochs : passes over the data; the last ones run with λ = 0.
-    init : "k-means++" (drawn in blocks), "random", or a matrix of first atoms.
+    n_epochs, n_plain_epochs : passes over the data, and how many of the last ones run with λ = 0.
+    init : "k-means++" (drawn in blocks), "random", or a matrix of initial atoms.
     normalize : scale rows to unit length first.
-    precision : "float32"; "int8" or "int4" for atoms of 8 or 4 bits a number, in a quarter or an
-        eighth of the bytes; "auto" is "int8" or, where rows lie too far apart to be averaged,
-        "int4" with twice as many atoms (as far as there are rows) in the same bytes.
-    n_jobs : threads; None uses every core of the process. Results do not depend on it.
+    precision : "float32"; "int8" or "int4" for 8-bit or 4-bit atoms, in a quarter or an eighth of
+        the bytes; "auto" is "int8" or, where rows are too far apart to be averaged, "int4" with
+        twice as many atoms (at most one per row) in the same bytes.
+    n_jobs : threads; None uses every core available to the process. Does not affect results.
 
     Attributes
     ----------
-    atoms_ : (m, d) float32. stored_bytes_ : what they take in a saved model.
-    atom_probability_ : (m,) share of all non-zero weights.
-    representatives_ : (m, 3) training rows that lean most on each atom, −1 where there are fewer.
+    atoms_ : (m, d) float32. stored_bytes_ : their size in a saved model.
+    atom_probability_ : (m,) each atom's share of all non-zero weights.
+    representatives_ : (m, 3) training rows that use each atom most, padded with −1.
     reconstruction_error_ : mean ood_score of the training rows (cosine: the paper's normalised
         error; Gaussian: a soft squared distance to what the atoms explain).
-    losses_ : that mean, epoch by epoch (of the atoms as learned so far, none of them held back).
-    bandwidth_, n_neighbors_ : σ (0 for the cosine kernel) and candidates in use.
+    losses_ : that mean, epoch by epoch (for the atoms as learned so far, none penalised).
+    bandwidth_, n_neighbors_ : σ (0 for the cosine kernel) and number of candidates in use.
     precision_ : "float32", "int8" or "int4".
 
     >>> import numpy as np
@@ -189,7 +189,7 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return learned.scores
 
     def atoms_without(self, X: Matrix) -> Matrix:
-        """The atoms as they would be had these training rows not been there, until `forget`."""
+        """The atoms as they would be without these training rows; available until `forget`."""
         recipe, learned = self._memory
         codes = self._coder.code(X, self.n_neighbors_, self.n_jobs, relative=True)
         rows = Rows(X, normalize=self.normalize).all()
@@ -198,12 +198,12 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     @property
     def keeps_every_row(self) -> bool:
-        """Whether every training row is an atom, until `forget`."""
+        """Whether every training row is an atom; available until `forget`."""
         recipe, _ = self._memory
         return recipe.complete and recipe.n_epochs == 0
 
     def forget(self) -> None:
-        """Drop what only a look at the dictionary without some rows needs."""
+        """Drop what is only needed to judge the dictionary without some rows."""
         del self._memory
 
     @property
@@ -219,7 +219,7 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         self._coder = self.coder()
 
     def coder(self, discount: Matrix | None = None, atoms: Matrix | None = None) -> Coder:
-        """What codes and scores rows; `discount` lowers all keys of a row alike."""
+        """A coder for these atoms; `discount` lowers all keys of a row by the same amount."""
         atoms = self.atoms_ if atoms is None else atoms
         return Coder(
             atoms,
@@ -254,9 +254,9 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return len(self.atoms_)
 
     def _recipe(self, plan: Plan, n_first: int, X: Matrix) -> Recipe:
-        """The part of the plan that is for one dictionary of so many first atoms."""
+        """The plan's settings for one dictionary with this many initial atoms."""
         target = self._target(n_first, X.shape[1])
-        # With a row for every atom there is nothing to learn: each row already explains itself.
+        # If every row is an atom there is nothing to learn: each row already explains itself.
         complete = n_first >= len(X) and not isinstance(self.init, np.ndarray)
         pruned = plan.entropy > 0 or (target is not None and target < n_first)
         return Recipe(
@@ -266,7 +266,7 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             final_bandwidth=plan.bandwidth,
             update=plan.update,
             entropy=plan.entropy,
-            # A wanted size needs at least one epoch to be reached in.
+            # Reaching a target size takes at least one epoch.
             n_epochs=max(1, plan.n_epochs) if pruned else 0 if complete else plan.n_epochs,
             complete=complete,
             n_plain_epochs=plan.n_plain_epochs,
@@ -280,7 +280,7 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         log.info("epoch %d of %d: %d atoms, error %.4f", epoch + 1, self.n_epochs, size, loss)
 
     def _target(self, n_start: int, width: int) -> int | None:
-        """Size asked for by max_atoms or max_bytes, whichever is smaller."""
+        """Target size set by max_atoms or max_bytes, whichever is smaller."""
         wanted = []
         if self.max_atoms is not None:
             share = self.max_atoms < 1
@@ -295,11 +295,11 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         if not isinstance(self.init, str):
             atoms = np.asarray(self.init, dtype=np.float32)
             if not len(atoms) or not np.isfinite(atoms).all():
-                raise InputError("init must hold at least one atom, and finite numbers only")
+                raise InputError("init must hold at least one atom and only finite numbers")
             if atoms.shape[1] != X.shape[1]:
                 raise InputError(
                     f"init has {atoms.shape[1]} columns but X has {X.shape[1]}; "
-                    "give first atoms of the same width as the data"
+                    "give initial atoms of the same width as the data"
                 )
             return atoms.copy()
         if size >= len(X):

@@ -7,27 +7,27 @@ from types import ModuleType
 
 
 class OutscopeError(Exception):
-    """Base of every error that Outscope raises by itself."""
+    """Base of all errors that Outscope itself raises."""
 
 
 class InputError(OutscopeError, ValueError):
-    """An argument or a file is not what was asked for; the text names it and the way out."""
+    """An argument or a file is not valid; the message names it and says what to do."""
 
 
 class ModelFileError(OutscopeError, ValueError):
-    """A saved detector cannot be read: truncated, changed, newer than this version, or foreign."""
+    """A saved detector cannot be read: truncated, changed, from a newer version, or not ours."""
 
 
 class MissingExtraError(OutscopeError, ImportError):
-    """An optional dependency is not installed; the text carries the install line."""
+    """An optional dependency is not installed; the message contains the install command."""
 
 
 class NoPromiseWarning(UserWarning):
-    """A threshold is an estimate where a promise was asked for; the text says what it takes."""
+    """A threshold is only an estimate although a promise was requested; the message says why."""
 
 
 def require(module: str, *, extra: str) -> ModuleType:
-    """Import an optional dependency, or raise with the exact line that installs it."""
+    """Import an optional dependency, or raise with the exact command that installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Why a row got its score: the atoms that carry it and the training rows behind them."""
+"""Why a row got its score: the atoms in its code and the training rows behind them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class Evidence:
     atom: int
     weight: float  # in the non-negative code
     share: float  # of the row's whole code
-    rows: tuple[int, ...]  # training rows that lean most on this atom
-    labels: tuple[Any, ...]  # their classes, where labels were given at fit
+    rows: tuple[int, ...]  # training rows that use this atom most
+    labels: tuple[Any, ...]  # their classes, if labels were given at fit
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What the dictionary can and cannot say about one row."""
+    """What the dictionary can and cannot explain about one row."""
 
     ood_score: float
     is_ood: bool

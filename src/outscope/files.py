@@ -1,4 +1,4 @@
-"""Embeddings and labels from files, results to files. Whole files or none."""
+"""Embeddings and labels from files, results to files. Files are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def read_array(source: str, *, wanted: str = "embeddings") -> np.ndarray[Any, An
             return np.array(path.read_text().splitlines())
     except (InputError, ImportError):
         raise
-    except Exception as error:  # each reader has its own errors for a damaged file
+    except Exception as error:  # each reader raises its own errors for a damaged file
         raise InputError(f"{path} cannot be read as {suffix[1:]}: {error}") from error
     raise InputError(f"{path} is not a kind of file that holds {wanted}; give {READABLE}")
 
@@ -107,7 +107,7 @@ def _read_parquet(path: Path, name: str | None, *, vectors: bool) -> np.ndarray[
         return np.asarray(column.to_pylist())
     lengths = np.unique(compute.list_value_length(column).to_numpy())
     if len(lengths) != 1:
-        raise InputError(f"{path}: vectors in {name or names[0]} must be there and of one length")
+        raise InputError(f"{path}: vectors in {name or names[0]} must exist and be equally long")
     flat = column.combine_chunks().flatten()
     if flat.null_count:
         raise InputError(f"{path}: vectors in {name or names[0]} have missing values")
@@ -115,10 +115,10 @@ def _read_parquet(path: Path, name: str | None, *, vectors: bool) -> np.ndarray[
 
 
 def read_matrix(source: str) -> Matrix:
-    """Embeddings, a row each; memory-mapped where the file allows it."""
+    """Embeddings, one per row; memory-mapped if the file allows it."""
     rows = read_array(source)
     if rows.ndim != 2:
-        raise InputError(f"{source} has shape {rows.shape}; expected a matrix with a row an input")
+        raise InputError(f"{source} has shape {rows.shape}; expected a matrix, one row per input")
     if rows.dtype.kind not in "fiub":
         raise InputError(f"{source} holds {rows.dtype}; expected numbers")
     if not len(rows):
@@ -127,7 +127,7 @@ def read_matrix(source: str) -> Matrix:
 
 
 def read_labels(source: str) -> np.ndarray[Any, Any]:
-    """Labels, one a row, from an array, a plain column or the lines of a .txt file."""
+    """Labels, one per row, from an array, a plain column or the lines of a .txt file."""
     return read_array(source, wanted="labels")
 
 
@@ -152,7 +152,7 @@ def write_matrix(path: Path, rows: Matrix) -> None:
 
 
 def write_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    """Write equally long columns; .npy keeps the scores alone."""
+    """Write columns of equal length; .npy keeps only the scores."""
     suffix = path.suffix.lower()
     with whole_file(path) as file:
         if suffix == ".npy":
@@ -172,7 +172,7 @@ def write_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
 
 
 class _Text:
-    """The little that csv needs of a text file, over a binary one."""
+    """The part of a text file that csv needs, over a binary one."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -182,7 +182,7 @@ class _Text:
 
 
 def records(columns: Mapping[str, Sequence[Any]]) -> Iterable[dict[str, Any]]:
-    """One dictionary a row."""
+    """One dict per row."""
     for values in zip(*columns.values(), strict=True):
         yield dict(zip(columns, values, strict=True))
 

@@ -1,4 +1,4 @@
-"""Facts about the in-scope rows and their labels, measured on a bounded sample. Decides nothing."""
+"""Facts about the in-scope rows and their labels, measured on a bounded sample. No decisions."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from outscope._engine import product
 from outscope._rows import SAME_POINT, Rows
 from outscope._types import FloatArray, IntArray, Matrix
 
-# Rows whose neighbours are looked up, and rows among which they are looked for.
+# Rows whose neighbours are searched for, and rows that are searched.
 PROBES = 512
 REFERENCES = 50_000
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """How rows lie, as a dictionary sees them. Distances are squared medians."""
+    """How rows are spread, as a dictionary sees them. Distances are medians of squared ones."""
 
     rows: int
     width: int
-    gap: float  # from a row to its nearest other row; 0 where all rows are equal
+    gap: float  # from a row to its nearest other row; 0 if all rows are equal
     spread: float  # between any two rows
-    common: float  # share of the rows' energy that their mean holds
+    common: float  # share of the rows' energy in their mean
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,15 @@ class Grouping:
     """How rows fall into classes."""
 
     classes: int
-    within: float  # share of the variance that lies within classes; 1 where labels say nothing
+    within: float  # share of the variance within classes; 1 if labels say nothing
 
 
 ONE_CLASS = Grouping(1, 1.0)
 
 
 def measure_geometry(rows: Rows, rng: np.random.RandomState, n_jobs: int | None) -> Geometry:
-    """How rows lie, from a sample where there are many."""
-    # Rows that keep huge lengths overflow float32; nothing is read off those.
+    """How rows are spread, from a sample if there are many."""
+    # Rows with huge lengths overflow float32; those entries are ignored.
     with np.errstate(over="ignore", invalid="ignore"):
         return _measured(rows, rng, n_jobs)
 
@@ -58,7 +58,7 @@ def _measured(rows: Rows, rng: np.random.RandomState, n_jobs: int | None) -> Geo
         distance *= -2.0
         distance += squares
         distance += size
-        # The smallest distance is a row's to itself; copies of a row are no neighbours either.
+        # The smallest distance is a row's to itself; its copies do not count as neighbours either.
         distance[distance <= SAME_POINT * size] = np.inf
         gaps.append(distance.min(axis=1, initial=np.inf))
     gap = np.concatenate(gaps)
@@ -75,7 +75,7 @@ def _measured(rows: Rows, rng: np.random.RandomState, n_jobs: int | None) -> Geo
 
 
 def measure_grouping(rows: Rows, membership: IntArray) -> Grouping:
-    """How rows fall into classes; each class may lean on its own mean, which is allowed for."""
+    """How rows fall into classes, corrected for each class having its own mean."""
     counts = np.bincount(membership)
     n, classes = len(membership), len(counts)
     if classes < 2 or n <= classes:

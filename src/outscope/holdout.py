@@ -1,4 +1,4 @@
-"""Fit on some rows, set the threshold by others: how a detector comes by its promise."""
+"""Fit on some rows and set the threshold on others: how a detector gets its promise."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def fit_and_calibrate(
     random_state: int | None = 0,
     noun: str = "rows",
 ) -> IntArray:
-    """Fit, and promise a false-alarm rate where that can be had; return the rows learned from.
+    """Fit, and promise a false-alarm rate if possible; return the indices of the rows fitted on.
 
-    `holdout` rows (a share, a number, "auto", or 0 for none) set the threshold. Rows that an
-    encoder has `seen` in training look nearer than any new one will: they are only learned from.
-    Where rows are too few to hold some out, each is judged without itself if the detector can.
+    `holdout` rows (a share, a number, "auto", or 0 for none) set the threshold. Rows that the
+    encoder has `seen` in training look nearer than new ones will, so they are only learned from.
+    With too few rows to hold some out, each is scored without itself if the detector can do that.
     """
     n, needed = len(X), rows_needed(fpr)
     unseen = np.arange(n) if seen is None else np.flatnonzero(~seen)
     size = _size(detector, holdout, n, len(unseen), fpr)
     chosen = np.random.RandomState(random_state).permutation(len(unseen))[:size]
-    held = np.sort(unseen[chosen])  # whatever their class: only then is a new row like any of them
+    held = np.sort(unseen[chosen])  # regardless of class, to be exchangeable with new rows
     fit = np.setdiff1d(np.arange(n), held) if detector.learns else np.arange(n)
     if not len(fit):
         raise InputError(f"holdout={holdout!r} of {n} {noun} leaves none to fit on")
@@ -53,18 +53,18 @@ def fit_and_calibrate(
 
 
 def _size(detector: Detector, holdout: float | int | str, n: int, n_unseen: int, fpr: float) -> int:
-    """Rows to hold out, as meant by a number, a share or "auto"."""
+    """Number of rows to hold out, from a number, a share or "auto"."""
     if holdout == "auto":
         usual = holdout_size(n, fpr)
         if not detector.learns:
             usual = HELD_MOST  # a formula needs no rows to learn from
         elif n_unseen < n:
-            usual = max(usual, rows_needed(fpr))  # what was trained on is there to learn from
+            usual = max(usual, rows_needed(fpr))  # the rows seen in training are left to learn from
         return min(usual, n_unseen)
     if isinstance(holdout, (bool, str)) or not 0 <= holdout < n:
         raise InputError(
             f"holdout={holdout!r} of {n}: expected 'auto', a share below 1, or a number smaller "
-            "than all"
+            "than the total"
         )
     return int(holdout if holdout >= 1 else round(holdout * n))
 

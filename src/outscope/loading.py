@@ -13,10 +13,10 @@ from outscope.text.pipeline import TextDetector
 
 
 def load(path: str | os.PathLike[str], *, encoder: Any = None) -> Detector | TextDetector:
-    """Read a detector that `save` wrote; scores are bitwise those of before.
+    """Load a detector written by `save`; its scores are bitwise the same as before.
 
-    `encoder` is for a text detector whose encoder could not be saved with it (a function of yours)
-    or lies elsewhere now; any other encoder than the one it was fitted with is refused.
+    `encoder` is for a text detector whose encoder could not be saved with it (your own function) or
+    has moved; any encoder other than the one it was fitted with is refused.
     """
     found = persistence.read(path, {**CLASSES, TextDetector.__name__: TextDetector})
     if isinstance(found, TextDetector):

@@ -18,8 +18,8 @@ from outscope.dictionary import NNKMeans
 from outscope.errors import InputError
 from outscope.nnk import PAPER, NNKDetector
 
-# What an entropy-constrained method does where the user asks for nothing: by default it keeps 200
-# atoms, or half of those of each class; with the paper's settings its λ decides.
+# What an entropy-constrained method does if the user sets no size: by default it keeps 200 atoms,
+# or half of each class's atoms; with the paper's settings λ decides.
 SMALL, SMALL_CLASS = {"max_atoms": 200}, {"max_atoms": 0.5}
 PAPER_EC = {**PAPER, "entropy": 0.05, "max_atoms": None}
 
@@ -42,7 +42,7 @@ CLASSES = {
 
 
 class Method(NamedTuple):
-    """A named way to make a detector."""
+    """A named detector with its settings."""
 
     name: str
     make: Callable[..., Detector]
@@ -82,7 +82,7 @@ METHODS = {
             {"skip_copies": False},
         ),
         Method("kmeans", KMeansDetector, "blind", "distance to the nearest k-means centre"),
-        Method("c-kmeans", ClasswiseKMeansDetector, "aware", "k-means centres class by class"),
+        Method("c-kmeans", ClasswiseKMeansDetector, "aware", "k-means centres per class"),
         Method(
             "mahalanobis",
             MahalanobisDetector,
@@ -102,7 +102,7 @@ METHODS = {
 def make_detector(
     method: str = "nnk-means", *, preset: str = "default", **settings: Any
 ) -> Detector:
-    """A detector by the paper's name; `preset="paper"` takes the paper's own settings.
+    """A detector by its name in the paper; `preset="paper"` uses the paper's own settings.
 
     >>> make_detector("ec-nnk-means", max_atoms=100)
     NNKDetector(max_atoms=100)
@@ -112,7 +112,7 @@ def make_detector(
     if preset not in ("default", "paper"):
         raise InputError(f"preset={preset!r} is unknown; choose 'default' or 'paper'")
     chosen = METHODS[method]
-    # A size of one's own, or λ, takes the place of the size that the method would have.
+    # A size or λ from the user replaces the method's own size.
     sized = any(settings.get(name) for name in ("max_atoms", "max_bytes", "entropy"))
     base = {**({} if sized else chosen.settings), **(chosen.paper if preset == "paper" else {})}
     try:
@@ -120,5 +120,5 @@ def make_detector(
     except TypeError as error:
         known = ", ".join(sorted(chosen.make().get_params()))
         raise InputError(
-            f"{method} does not know a setting given ({error}); it has {known}"
+            f"{method} does not know a given setting ({error}); its settings are {known}"
         ) from error

@@ -1,4 +1,4 @@
-"""How well scores tell in-scope from out-of-scope rows. Higher scores mean stranger, always."""
+"""How well scores separate in-scope from out-of-scope rows. Higher always means stranger."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _checked(is_ood: npt.ArrayLike, ood_score: npt.ArrayLike) -> tuple[FloatArra
     if truth.ndim != 1 or truth.shape != scores.shape:
         raise InputError(
             f"is_ood has shape {truth.shape} and ood_score {scores.shape}; "
-            "expected two lists of one length"
+            "expected two lists of equal length"
         )
     values = set(np.unique(truth).tolist())
     if values != {0, 1}:
@@ -49,7 +49,7 @@ def auroc(is_ood: npt.ArrayLike, ood_score: npt.ArrayLike) -> float:
 
 def aupr_out(is_ood: npt.ArrayLike, ood_score: npt.ArrayLike) -> float:
     """Average precision with out-of-scope as the positive class."""
-    # Rounding can carry a sum of shares a hair above 1.
+    # Rounding can push a sum of shares slightly above 1.
     return min(1.0, float(average_precision_score(*_checked(is_ood, ood_score))))
 
 
@@ -60,7 +60,7 @@ def aupr_in(is_ood: npt.ArrayLike, ood_score: npt.ArrayLike) -> float:
 
 
 def fpr_at_tpr(is_ood: npt.ArrayLike, ood_score: npt.ArrayLike, tpr: float = 0.95) -> float:
-    """Share of out-of-scope rows let through where `tpr` of the in-scope rows are accepted.
+    """Share of out-of-scope rows let through when `tpr` of the in-scope rows are accepted.
 
     In-scope is the positive class here, as in the paper's FPR@95.
     """

@@ -24,7 +24,7 @@ from outscope.plan import Plan, make_plan, plan_view
 # The settings behind the paper's published numbers (its score is the same ranking).
 PAPER = {"kernel": "cosine", "update": "mod", "n_neighbors": 20, "n_fit_neighbors": None}
 
-# What detectors have beside the settings of a dictionary.
+# Settings of detectors beyond those of a dictionary.
 OWN_RULES = {
     "whitening": one_of("auto") | NOT_NEGATIVE,
     "lengths": one_of("auto") | NOT_NEGATIVE,
@@ -126,24 +126,24 @@ class DictionaryDetector(Detector):
 
     @property
     def representatives_(self) -> IntArray:
-        """(m, 3) training rows that lean most on each atom, −1 where there are fewer."""
+        """(m, 3) training rows that use each atom most, padded with −1."""
         raise NotImplementedError
 
     def _labels_behind(self, atoms: IntArray) -> np.ndarray[Any, Any] | None:
-        """Labels of the representatives of some atoms, with the shape of both together."""
+        """Labels of the representatives of `atoms`, one more axis of length 3."""
         raise NotImplementedError
 
     # ---- learning
 
     @property
     def plan_(self) -> Plan:
-        """What was decided before learning, and why; each field can be given as a parameter."""
+        """What was decided before learning, and why; each field can be set as a parameter."""
         return Plan.from_rows(self.planned_)
 
     def _prepare_rows(
         self, X: Matrix, membership: IntArray | None, rng: np.random.RandomState
     ) -> tuple[Matrix, Rows]:
-        """Measure, plan, and look at the rows as planned."""
+        """Measure the rows, make the plan, and return the rows as the plan sees them."""
         asked = self.get_params(deep=False)
         groups = np.zeros(len(X), int) if membership is None else membership
         rows = learnable(X, normalize=self.normalize)
@@ -173,7 +173,7 @@ class DictionaryDetector(Detector):
         )
 
     def _bytes_for_atoms(self) -> int | None:
-        """What the arrays beside the atoms leave of `max_bytes`."""
+        """What is left of `max_bytes` for atoms after the other arrays."""
         beside = sum(part.nbytes for part in (self.metric_, self.common_) if part is not None)
         return self.max_bytes and self.max_bytes - beside
 
@@ -196,12 +196,12 @@ class DictionaryDetector(Detector):
     # ---- using
 
     def remembered_rows(self) -> IntArray:
-        """Training rows that stand for atoms."""
+        """Training rows that represent the atoms."""
         rows: IntArray = np.unique(self.representatives_)
         return rows[rows >= 0]
 
     def labels_in(self, reading: Reading) -> np.ndarray[Any, Any] | None:
-        """For each row the label that most of its code stands for."""
+        """For each row, the label with the most weight in its code."""
         neighbors, weights = reading.code
         labels = self._labels_behind(neighbors)
         if labels is None:
@@ -218,24 +218,24 @@ class DictionaryDetector(Detector):
         return classes[found]
 
     def rows_in(self, reading: Reading, n: int) -> list[tuple[int, ...]]:
-        """For each row the training rows behind the atoms that carry it, heaviest first."""
+        """For each row, the training rows behind its atoms, heaviest atom first."""
         neighbors, weights = reading.code
         order = np.argsort(-weights, axis=1, kind="stable")[:, :n]
         behind = self.representatives_[np.take_along_axis(neighbors, order, axis=1)]
         behind[np.take_along_axis(weights, order, axis=1) <= 0.0] = -1
         out = []
-        # The best row of each atom before the second best of any.
+        # Every atom's best row comes before any atom's second best.
         for turns in behind.transpose(0, 2, 1).reshape(len(behind), -1).tolist():
             out.append(tuple(dict.fromkeys(row for row in turns if row >= 0))[:n])
         return out
 
     def explain(self, X: Any, *, n_atoms: int = 5) -> list[Explanation]:
-        """For each row the atoms that carry it (at most `n_atoms`, heaviest first) and the rest."""
+        """For each row, its atoms (at most `n_atoms`, heaviest first) and the unexplained rest."""
         rows, reading = self._reading_of(X)
         return self.explain_reading(rows, reading, n_atoms)
 
     def explain_reading(self, X: Matrix, reading: Reading, n_atoms: int) -> list[Explanation]:
-        """Reasons for what was read off some rows, without coding them again."""
+        """Explain rows from an existing reading, without coding them again."""
         neighbors, weights = reading.code
         unit = self.normalize and self._view.plain
         seen = Rows(self._seen(X), normalize=unit).all().astype(np.float64)
@@ -256,7 +256,7 @@ class DictionaryDetector(Detector):
                 )
                 for a in chosen
             )
-            # A narrow Gaussian's weights are tiny; their shares say how the row is put together.
+            # A narrow Gaussian gives tiny weights; their shares show what the row is made of.
             carried = (weight if linear else share) @ atoms[near]
             own = float(row @ row)
             left = float(np.sum((row - carried) ** 2)) / own if own > 0 else 1.0
@@ -268,7 +268,7 @@ class DictionaryDetector(Detector):
 
 
 def in_parts(X: Matrix, score: Callable[[Matrix], FloatArray]) -> FloatArray:
-    """Scores of many rows, a part at a time, so that no copy of all of them is needed."""
+    """Score many rows in blocks, to avoid copying all of them at once."""
     return np.concatenate([score(X[i : i + EPOCH_ROWS]) for i in range(0, len(X), EPOCH_ROWS)])
 
 
@@ -279,7 +279,7 @@ def _evidence(atom: int, weight: float, share: float, rows: IntArray, labels: An
 
 
 def _are_representative(value: Any, seen: _schema.Seen) -> bool:
-    """Whether labels belong to the rows that stand for the atoms."""
+    """Whether the stored labels match the atoms' representative rows."""
     if value is None or seen["labels_"] is None:
         return value is None and seen["labels_"] is None
     rows = seen["dictionary_"].representatives_
@@ -288,20 +288,20 @@ def _are_representative(value: Any, seen: _schema.Seen) -> bool:
 
 
 class NNKDetector(DictionaryDetector):
-    """Strange is what a learned dictionary of atoms cannot explain. Needs no labels.
+    """Flags rows that a learned dictionary of atoms cannot explain. Needs no labels.
 
-    With `entropy`, `max_atoms` or `max_bytes` it prunes itself (EC-NNK-Means). The score is −σ·log
-    of the explained energy for the Gaussian kernel, a soft squared distance that keeps its
-    resolution for far rows, and the paper's normalised reconstruction error for the cosine kernel.
-    Cost of a row: one product with the atoms, then a quadratic programme of `n_neighbors` unknowns.
+    With `entropy`, `max_atoms` or `max_bytes` it prunes itself (EC-NNK-Means). With the Gaussian
+    kernel the score is −σ·log of the explained energy, a soft squared distance that still resolves
+    far rows; with the cosine kernel it is the paper's normalised reconstruction error. Each row
+    costs one product with the atoms, then a quadratic programme in `n_neighbors` unknowns.
 
-    Parameters are those of `NNKMeans`, and
-    common : how much of the rows' mean, which is what they all have in common, counts less; "auto"
-        reads it off the rows. A row's product with `common_` is added to its score twice.
-    whitening : strength, 0 to 1, with which directions are weighed by how rows vary in them; "auto"
-        is 0 without labels.
-    lengths : whitened rows get their length to this power; "auto" is 0, unit length.
-    contamination : "auto", or the share of the training rows that the first threshold leaves out.
+    Parameters are those of `NNKMeans`, plus
+    common : how much of the rows' mean, which they all have in common, to discount; "auto" decides
+        from the rows. Twice a row's product with `common_` is added to its score.
+    whitening : strength, 0 to 1: directions in which rows vary more count less; "auto" is 0
+        without labels.
+    lengths : power to which a whitened row's length is raised; "auto" is 0, unit length.
+    contamination : "auto", or the share of training rows that the first threshold flags.
 
     `plan_` says what was chosen and why.
 
@@ -317,7 +317,7 @@ class NNKDetector(DictionaryDetector):
         **DictionaryDetector._fitted,
         "dictionary_": _schema.nested("NNKMeans"),
         "labels_": _schema.or_none(_schema.labels("c")),
-        "representative_labels_": _schema.Field(_are_representative, "a label for each row behind"),
+        "representative_labels_": _schema.Field(_are_representative, "labels of the atoms' rows"),
     }
 
     @property
@@ -328,7 +328,7 @@ class NNKDetector(DictionaryDetector):
 
     @property
     def representatives_(self) -> IntArray:
-        """(m, 3) training rows that lean most on each atom, −1 where there are fewer."""
+        """(m, 3) training rows that use each atom most, padded with −1."""
         rows: IntArray = self.dictionary_.representatives_
         return rows
 
@@ -346,7 +346,7 @@ class NNKDetector(DictionaryDetector):
         self.prepare()
         if self.common_ is not None:
             scores = self._ood_score(X)
-        # Labels play no part in the scores; they are kept for explanations.
+        # Labels do not affect the scores; they are kept for explanations.
         self.labels_, self.representative_labels_ = None, None
         if y is not None:
             self.labels_, member = np.unique(check_labels(y, len(X)), return_inverse=True)

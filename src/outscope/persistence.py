@@ -38,22 +38,22 @@ from outscope.errors import InputError, ModelFileError
 FORMAT = "outscope-detector"
 SCHEMA = 1
 MANIFEST = "manifest.json"
-# Times a reader looks again where a model is being replaced under its eyes.
+# Times a reader retries if a model is being replaced while it reads.
 READ_AGAIN = 20
 _ARRAYS = re.compile(r"arrays-[0-9a-f]{16}\.safetensors")
 _ATTACHED = re.compile(r"[a-z]+-[0-9a-f]{16}")
 LIBRARIES = ("outscope", "numpy", "scikit-learn", "numba", "safetensors")
-# Parameters that mean the same everywhere; a class states the others, and exceptions, in `_rules`.
+# Parameters with the same meaning everywhere; classes declare others, and exceptions, in `_rules`.
 SHARED_RULES = {"contamination": CONTAMINATION, "n_jobs": JOBS, "random_state": SEED}
 
 
 def rules_of(kind: type[BaseEstimator]) -> dict[str, Rule]:
-    """What each parameter of a class may be."""
+    """The rule for each parameter of a class."""
     return {**SHARED_RULES, **getattr(kind, "_rules", {})}
 
 
 def pack(estimator: BaseEstimator) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
-    """A fitted estimator as JSON-able values and named arrays."""
+    """A fitted estimator as JSON-serialisable values and named arrays."""
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     return _pack(estimator, "", arrays), arrays
 
@@ -62,11 +62,11 @@ def _pack_estimator(
     value: BaseEstimator, path: str, arrays: dict[str, np.ndarray[Any, Any]]
 ) -> dict[str, Any]:
     kind = type(value)
-    # What fit learned ends with one underscore; what can be rebuilt starts with one.
+    # Fitted attributes end with an underscore; what can be rebuilt starts with one.
     fitted = {n: v for n, v in vars(value).items() if n.endswith("_") and n[0] != "_"}
     parameters = value.get_params(deep=False)
     if not isinstance(parameters.get("random_state", 0), (int, np.integer, type(None))):
-        parameters["random_state"] = None  # a generator's position is not part of a model
+        parameters["random_state"] = None  # a generator's state is not part of a model
     for names, known, where in (
         (fitted, getattr(kind, "_fitted", {}), "_fitted"),
         (parameters, rules_of(kind), "_rules"),
@@ -108,15 +108,15 @@ def _pack(value: Any, path: str, arrays: dict[str, np.ndarray[Any, Any]]) -> Any
 
 
 def _text(value: Any, name: str) -> str:
-    """A text that a file can hold."""
+    """Check that a text can be saved."""
     if not isinstance(value, str):
         raise InputError(f"{name} holds a {type(value).__name__}, which cannot be saved")
     try:
         value.encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{name} holds {value!r} with half of a surrogate pair, which is no character; decode "
-            "its source as UTF-8 or UTF-16 again"
+            f"{name} holds {value!r} with half of a surrogate pair, not a character; decode "
+            "its source again as UTF-8 or UTF-16"
         ) from error
     return value
 
@@ -126,9 +126,9 @@ def unpack(
     arrays: Mapping[str, np.ndarray[Any, Any]],
     classes: Mapping[str, type[BaseEstimator]],
 ) -> Any:
-    """The inverse of `pack`; `classes` names every estimator that may be made.
+    """The inverse of `pack`; `classes` names every estimator that may be created.
 
-    Nothing that a class has not declared comes through: what is wrong raises.
+    Only what a class declares gets through; anything else raises.
     """
     if isinstance(value, list):
         return [unpack(item, arrays, classes) for item in value]
@@ -162,7 +162,7 @@ def _unpack_estimator(
     estimator = kind(**parts["parameters"])
     check_parameters(estimator, {name: rules_of(kind)[name] for name in parts["parameters"]})
     if not parts["fitted"]:
-        return estimator  # a setting of another estimator has nothing to prepare from
+        return estimator  # an estimator used as a setting is not fitted
     check_fitted(kind, parts["fitted"])
     vars(estimator).update(parts["fitted"])
     if hasattr(estimator, "prepare"):
@@ -172,7 +172,7 @@ def _unpack_estimator(
 
 def _all_texts(values: Any) -> list[str]:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise ValueError("texts are expected where others stand")
+        raise ValueError("expected texts, found something else")
     return values
 
 
@@ -182,11 +182,11 @@ def write(
     notes: dict[str, Any],
     attached: tuple[str, Mapping[str, Path]] | None = None,
 ) -> None:
-    """Write a folder that is, at every moment, either the old model or the new one, whole.
+    """Write a folder that is at all times either the complete old model or the complete new one.
 
-    The arrays go under a name that no other save uses; the manifest that points to them is moved
-    into place last, in one step. `attached` is a folder of files to copy beside it, whose name
-    must be decided by what is in it.
+    The arrays get a name that no other save uses; the manifest that points to them is moved into
+    place last, atomically. `attached` is a folder of files to copy beside it, whose name must be
+    derived from its contents.
     """
     folder = Path(path)
     state, arrays = pack(estimator)
@@ -222,12 +222,12 @@ def write(
 
 
 def check_target(path: str | os.PathLike[str]) -> None:
-    """Refuse a folder that `save` could not write to: another's, a file, a place without access."""
+    """Refuse a folder that `save` cannot write to: other files in it, a file, or no access."""
     check_folder_writable(path, ours=_is_ours)
 
 
 def _attached_to(folder: Path) -> str | None:
-    """Name of the folder that the model in a folder brought with it."""
+    """Name of the folder attached to the model in a folder."""
     try:
         name = json.loads((folder / MANIFEST).read_bytes())["attached"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -236,7 +236,7 @@ def _attached_to(folder: Path) -> str | None:
 
 
 def _attach(target: Path, files: Mapping[str, Path]) -> None:
-    """Copy files into a folder that appears when it is whole; one that is damaged is replaced."""
+    """Copy files into a folder that appears only once complete; a damaged one is replaced."""
     if target.is_dir() and all(
         (target / name).is_file() and filecmp.cmp(source, target / name, shallow=False)
         for name, source in files.items()
@@ -249,9 +249,9 @@ def _attach(target: Path, files: Mapping[str, Path]) -> None:
 
 
 def _tidy(folder: Path, replaced: str | None) -> None:
-    """Remove the arrays of the model just replaced, and what saves that were cut off left behind.
+    """Remove the arrays of the model just replaced and the leftovers of interrupted saves.
 
-    Files that another save may be about to point to are young, and are left alone.
+    Recent files are left alone, since another save may be about to point to them.
     """
     current = _arrays_named_by(folder)
     for file in folder.glob("arrays-*.safetensors"):
@@ -261,7 +261,7 @@ def _tidy(folder: Path, replaced: str | None) -> None:
 
 
 def _arrays_named_by(folder: Path) -> str | None:
-    """Name of the arrays that the manifest in a folder points to, None if it has none of ours."""
+    """Name of the arrays that the manifest in a folder points to; None if it has none of ours."""
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())
         name = manifest["arrays"] if manifest["format"] == FORMAT else None
@@ -271,7 +271,7 @@ def _arrays_named_by(folder: Path) -> str | None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """True for a folder that holds a model, or what a save that was cut off left behind."""
+    """True for a folder that holds a model or the leftovers of an interrupted save."""
     if (folder / MANIFEST).exists():
         return _arrays_named_by(folder) is not None
     return all(
@@ -281,7 +281,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _readable(manifest: Mapping[str, Any]) -> str:
-    """One entry a line: easy to look at, and small where a model has many parts."""
+    """One entry per line: easy to read, and small for a model with many parts."""
     lines = [
         f" {json.dumps(name)}: {json.dumps(value, ensure_ascii=False, allow_nan=False)}"
         for name, value in manifest.items()
@@ -296,7 +296,7 @@ def _checksum(manifest: Mapping[str, Any]) -> str:
 
 
 def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The manifest of a saved model, checked against its own checksum."""
+    """The manifest of a saved model, verified against its checksum."""
     folder = Path(path)
     if not folder.exists():
         raise ModelFileError(f"{folder} does not exist; give the folder that save() wrote")
@@ -322,11 +322,11 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read(path: str | os.PathLike[str], classes: Mapping[str, type[BaseEstimator]]) -> BaseEstimator:
-    """Load an estimator of one of the given classes, or refuse with one clear sentence."""
+    """Load an estimator of one of the given classes, or raise with one clear sentence."""
     manifest = read_manifest(path)
     payload = _payload(Path(path), manifest)
     for _ in range(READ_AGAIN):
-        # Somebody may have saved a new model between our two reads.
+        # A new model may have been saved between our two reads.
         if payload is not None or _arrays_named_by(Path(path)) == manifest.get("arrays"):
             break
         manifest = read_manifest(path)
@@ -346,7 +346,7 @@ def read(path: str | os.PathLike[str], classes: Mapping[str, type[BaseEstimator]
             if vars(estimator).keys() == manifest["state"]["parameters"].keys():
                 raise ValueError(f"{name} is not fitted")
             return estimator
-    except Exception as error:  # whatever a file that was tampered with makes of itself
+    except Exception as error:  # a tampered file may fail in any way
         reason = " ".join(str(error).split())[:200]
         raise ModelFileError(
             f"{path} does not hold together ({reason or type(error).__name__}); save it again"
@@ -357,7 +357,7 @@ def read(path: str | os.PathLike[str], classes: Mapping[str, type[BaseEstimator]
 def _payload(folder: Path, manifest: Mapping[str, Any]) -> bytes | None:
     name = manifest.get("arrays")
     if not isinstance(name, str) or not _ARRAYS.fullmatch(name):
-        raise ModelFileError(f"{folder}: the manifest names no arrays of its own folder")
+        raise ModelFileError(f"{folder}: the manifest names no arrays in its own folder")
     try:
         return (folder / name).read_bytes() if (folder / name).is_file() else None
     except OSError:

@@ -1,7 +1,7 @@
-"""The plan: every decision that learning obeys, each with its reason. Pure functions of facts.
+"""The plan: every decision behind learning, each with its reason. Pure functions of facts.
 
-What the user gave is taken as it is; what he left "auto" is decided here and nowhere else. There
-are seven decisions that look at the data (`DECISIONS`); docs/plan.md says how each was found.
+What the user sets is taken as it is; what is left "auto" is decided here and nowhere else. Seven
+decisions look at the data (`DECISIONS`); docs/plan.md says how each was found.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from outscope._rows import FEW_ROWS, size_for
 from outscope.errors import InputError
 from outscope.geometry import ONE_CLASS, Geometry, Grouping
 
-# σ without labels: an eighth of the gap, anything from a sixth to a twelfth being as good.
-# Neighbours nearer than a tenth of the spread are those of collapsed classes, which want it wider.
+# σ without labels: an eighth of the gap (anything from a sixth to a twelfth is as good). Neighbours
+# nearer than a tenth of the spread mean collapsed classes, which need a wider kernel.
 GAP_SHARE, COLLAPSED, WIDEST = 1 / 8, 1 / 10, 1 / 2
-# Atoms are learned with a narrower kernel than they are scored with.
+# Atoms are learned with a narrower kernel than rows are scored with.
 LEARNED_NARROWER = 3.0
-# σ where each class has a dictionary of its own: no other class can be mixed in, so it is wider.
+# σ with one dictionary per class: no other class can mix in, so it is wider.
 CLASS_SPREAD = 1 / 13
-# Candidate atoms for a row.
+# Candidate atoms per row.
 CANDIDATES, CLASS_CANDIDATES = 10, 20
-# Half of the inverse scatter within classes at most: the whole of it loses on most encoders.
+# At most half of the inverse within-class scatter: all of it does worse on most encoders.
 STRONGEST = 1 / 2
-# Half of what the mean of all rows holds is discounted, less where neighbours are nearer than an
-# eighth of the spread.
+# Half of the mean's share of energy is discounted, less where neighbours are nearer than an eighth
+# of the spread.
 COMMON_SHARE, COMMON_FADES = 1 / 2, 8.0
-# Beyond this gap, relative to the spread, each row says something of its own: twice as many atoms
-# of 4 bits keep more of it than 8 bits do.
+# Beyond this gap, relative to the spread, every row carries its own information: twice as many
+# 4-bit atoms keep more of it than 8-bit atoms do.
 ISOLATED = 0.3
 
 LEAST_WHITENING, LEAST_COMMON = 0.02, 1e-3
@@ -48,9 +48,9 @@ DECISIONS = (
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that decides what is learned from given rows, but for random draws."""
+    """Everything that decides what is learned from given rows, except random draws."""
 
-    n_atoms: int | float | str  # of one dictionary; a class's share is counted from its own rows
+    n_atoms: int | float | str  # of one dictionary; with classes, a share is of the class's rows
     bandwidth: float  # σ of scoring; 0 for the cosine kernel
     learning_bandwidth: float
     n_neighbors: int
@@ -66,11 +66,11 @@ class Plan:
     reasons: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def of_size(self, n_atoms: int) -> Plan:
-        """The same for a dictionary of another size."""
+        """The same plan for a dictionary of another size."""
         return replace(self, n_atoms=n_atoms)
 
     def rows(self) -> list[list[Any]]:
-        """Name, value and reason of each decision, to be saved or shown."""
+        """Name, value and reason of each decision, for saving or display."""
         return [
             [f.name, getattr(self, f.name), self.reasons.get(f.name, "as asked for")]
             for f in fields(self)
@@ -87,7 +87,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class ViewPlan:
-    """How rows are seen: decided before their geometry is measured."""
+    """How rows are seen; decided before their geometry is measured."""
 
     whitening: float
     lengths: float
@@ -95,16 +95,16 @@ class ViewPlan:
 
 
 def plan_view(asked: Mapping[str, Any], rows: int, width: int, grouping: Grouping) -> ViewPlan:
-    """Whitening and lengths, from how rows fall into classes."""
+    """Whitening and lengths, decided from how rows fall into classes."""
     reasons = {}
     strength, lengths = asked.get("whitening", 0.0), asked.get("lengths", 0.0)
-    # Distances on rows that keep their length, and angles, are the user's own choice of metric.
+    # Unnormalised rows, and the cosine kernel, are the user's own choice of metric.
     free = asked["kernel"] == "gaussian" and asked["normalize"]
     w, c = grouping.within, grouping.classes
     if strength == "auto":
         affordable = affords(asked, 4 * width**2, width, c)
         strength = 0.0
-        reasons["whitening"] = "rows are not whitened without classes to whiten within"
+        reasons["whitening"] = "no whitening without classes to whiten within"
         if free and c > 1 and rows <= FEW_ROWS:
             reasons["whitening"] = f"{rows} rows are too few to learn a metric from"
         elif free and c > 1 and not affordable:
@@ -129,7 +129,7 @@ def make_plan(
     grouping: Grouping = ONE_CLASS,
     view: ViewPlan | None = None,
 ) -> Plan:
-    """Decide what was left open, from what was asked for and the facts."""
+    """Decide what was left open, from the settings given and the facts."""
     reasons = dict(view.reasons) if view is not None else {}
     by_class = grouping.classes > 1
     gap, spread = geometry.gap, max(geometry.spread, geometry.gap)
@@ -155,7 +155,7 @@ def make_plan(
     neighbors = asked["n_neighbors"]
     if neighbors == "auto":
         neighbors = CLASS_CANDIDATES if by_class or sigma == 0.0 else CANDIDATES
-        reasons["n_neighbors"] = "more are not used, and take time"
+        reasons["n_neighbors"] = "more would take time and go unused"
     common = asked.get("common", 0.0)
     if common == "auto":
         common = 0.0
@@ -198,7 +198,7 @@ def bandwidth(gap: float, spread: float, *, by_class: bool) -> tuple[float, str]
 
 
 def _or_none(strength: float, least: float) -> float:
-    """A strength, or 0 where it would cost bytes and time and change nothing."""
+    """A strength, or 0 where it would cost bytes and time but change nothing."""
     return strength if strength >= least else 0.0
 
 
@@ -210,12 +210,12 @@ def affords(asked: Mapping[str, Any], extra: int, width: int, classes: int) -> b
 
 
 def largest_atom(width: int, precision: str) -> int:
-    """Bytes of an atom at the most, where the precision may be yet to be chosen."""
+    """Most bytes an atom can take, if the precision is yet to be chosen."""
     return atom_bytes(width, "int8" if precision == "auto" else precision)
 
 
 def refuse_small(max_bytes: int, least: int, what: str) -> None:
-    """Raise where a byte budget does not hold what it has to."""
+    """Raise if a byte budget is too small for what it must hold."""
     if max_bytes < least:
         raise InputError(
             f"max_bytes={max_bytes} is too small: {what} takes {least} bytes; give "

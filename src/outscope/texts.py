@@ -1,4 +1,4 @@
-"""Texts, and labels and other columns beside them, from files and from standard input."""
+"""Texts, with labels and other columns, from files and from standard input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from outscope.errors import InputError, require
 
 logger = logging.getLogger("outscope")
 
-KINDS = ".txt (a text a line), .csv, .tsv, .jsonl or .parquet"
+KINDS = ".txt (one text per line), .csv, .tsv, .jsonl or .parquet"
 LINES, TABLES = (".txt",), (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 ARRAYS, PACKED = (".npy", ".npz"), (".gz", ".bz2", ".xz", ".zst", ".zip")
 STDIN = "-"
@@ -24,21 +24,21 @@ MARKS, SAMPLED_ROWS, SAMPLED = ",;\t|", 50, 1 << 20
 
 
 class Texts(NamedTuple):
-    """Texts and, where the file has them, labels and all columns but that of the texts."""
+    """Texts and, if the file has them, labels and all other columns."""
 
     texts: list[str]
     labels: list[str] | None = None
     columns: dict[str, list[Any]] = {}
-    lines: Sequence[int] = ()  # of the file where each text starts; none in parquet
+    lines: Sequence[int] = ()  # of the file, where each text starts; none for parquet
 
 
 def place(lines: Sequence[int], i: int) -> str:
-    """Where the i-th text is, as somebody who opens the file finds it."""
+    """Where the i-th text is, as seen by someone who opens the file."""
     return f"line {lines[i]}" if lines else f"row {i + 1}"
 
 
 def holds_texts(source: str) -> bool:
-    """Whether a source is one of texts (and not of embeddings), by its ending and columns."""
+    """Whether a source holds texts (not embeddings), by its extension and columns."""
     path, column = _split(source)
     suffix = path.suffix.lower()
     if suffix != ".parquet" or not path.is_file():
@@ -71,10 +71,10 @@ def read_texts(
     *,
     labels: bool = True,
 ) -> Texts:
-    """Texts of a file or, for "-", of standard input, a text a line.
+    """Texts of a file or, for "-", of standard input, one text per line.
 
-    The text column is "text" unless named; labels, where they are wanted, are taken from the
-    column named, or from one called "label".
+    The text column is "text" unless named; labels, if wanted, come from the named column or from
+    one called "label".
     """
     named = text_column or label_column
     if source == STDIN:
@@ -88,7 +88,7 @@ def read_texts(
     if column or named:
         raise InputError(f"{path} has no columns, only lines; give a .csv, .tsv or .jsonl file")
     if suffix not in LINES:
-        logger.warning("%s is read as a text a line; name it .csv or .jsonl if it is", path)
+        logger.warning("%s is read as one text per line; name it .csv or .jsonl if it is", path)
     return _of_lines(_lines(decode(path.read_bytes(), path)), str(path))
 
 
@@ -148,16 +148,16 @@ def _checked_suffix(path: Path) -> str:
 
 
 def standard_input() -> Any:
-    """Bytes of standard input."""
+    """The bytes of standard input."""
     if sys.stdin is None:
         raise InputError("standard input is closed; give the name of a file")
     return sys.stdin.buffer
 
 
 def stream_texts(stream: Any, size: int) -> Iterator[list[str | InputError]]:
-    """Lines of a stream as texts: whatever can be read now, at most `size` at a time.
+    """Lines of a stream as texts: whatever is available now, at most `size` at a time.
 
-    In the place of a line that is not UTF-8 stands an error that says so.
+    A line that is not UTF-8 is replaced by an error that says so.
     """
     pieces, number = [], 0
     while chunk := stream.read1(1 << 16):
@@ -185,7 +185,7 @@ def _decoded(line: bytes, number: int) -> str | InputError:
 
 
 def decode(content: bytes, path: Path) -> str:
-    """UTF-8 with or without a byte-order mark, or an error that says where it stops being that."""
+    """Decode UTF-8, with or without a byte-order mark; an error says where that fails."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -198,13 +198,13 @@ def decode(content: bytes, path: Path) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    # Only line feeds end a text: other separators may stand inside one.
+    # Only line feeds end a text: it may contain other separators.
     found = text.removesuffix("\n").split("\n") if text else []
     return [line.removesuffix("\r") for line in found]
 
 
 def _table(path: Path, suffix: str) -> tuple[dict[str, list[Any]], Sequence[int]]:
-    """The columns of a file, and the line of each of its rows where it has lines."""
+    """The columns of a file and, if it has lines, the line of each row."""
     if suffix == ".parquet":
         _refuse_twice(path, _parquet(path, "read_schema").names)
         table = _parquet(path, "read_table")
@@ -221,7 +221,7 @@ def _refuse_twice(path: Path, names: list[str]) -> None:
 
 
 def _mark(path: Path, text: str) -> str:
-    """What separates columns: what parts the header and is found in rows, too."""
+    """The column separator: one that splits the header and occurs in the rows too."""
     csv.field_size_limit(2**31 - 1)
     likely, sure = [], []
     for mark in MARKS:
@@ -232,8 +232,8 @@ def _mark(path: Path, text: str) -> str:
         except csv.Error:
             continue
         if len(text) > SAMPLED:
-            counts = counts[:-1]  # its last row may have been cut
-        # A quote that is left in a name was parted from its other one.
+            counts = counts[:-1]  # its last row may have been cut off
+        # A quote left in a name was split from its counterpart.
         if len(names) > 1 and '"' not in "".join(names) and max(counts, default=2) > 1:
             likely.append(mark)
             if all(count == len(names) for count in counts):
@@ -242,7 +242,7 @@ def _mark(path: Path, text: str) -> str:
     if len(found) > 1:
         raise InputError(
             f"{path} may be separated by {' or by '.join(map(repr, found))}; put names and texts "
-            "that hold one of these in double quotes, or give a .tsv or .jsonl file"
+            "that contain one of these in double quotes, or give a .tsv or .jsonl file"
         )
     return found[0]
 
@@ -260,9 +260,9 @@ def _csv_table(path: Path, text: str, mark: str) -> tuple[dict[str, list[Any]], 
             if len(values) > len(names):
                 raise InputError(
                     f"{path}: line {before + 1} has {len(values)} fields for {len(names)} "
-                    "columns; put texts that hold the separator in double quotes"
+                    "columns; put texts that contain the separator in double quotes"
                 )
-            # An empty line is an empty text, so that results stay in step with lines.
+            # An empty line is an empty text, so that results stay aligned with lines.
             missing = None if values else ""
             rows.append([*values, *[missing] * (len(names) - len(values))])
             lines.append(before + 1)
@@ -277,7 +277,7 @@ def _csv_table(path: Path, text: str, mark: str) -> tuple[dict[str, list[Any]], 
 
 
 def _refuse_open_quote(path: Path, text: str, mark: str, lines: list[int]) -> None:
-    """A quote that is never closed makes one text of all that follows."""
+    """Refuse a quote that is never closed, which would swallow all that follows."""
     last = islice(io.StringIO(text, newline=""), lines[-1] - 1 if lines else 0, None)
     try:
         for _ in csv.reader(last, delimiter=mark, strict=True):
@@ -286,7 +286,7 @@ def _refuse_open_quote(path: Path, text: str, mark: str, lines: list[int]) -> No
         if "end of data" in str(error):
             raise InputError(
                 f"{path}: a double quote opens in line {lines[-1] if lines else 1} and is never "
-                "closed; close it, or write it twice inside of quotes"
+                "closed; close it, or double it inside quotes"
             ) from error
 
 
@@ -294,7 +294,7 @@ def _parquet(path: Path, read: str) -> Any:
     parquet = require("pyarrow.parquet", extra="parquet")
     try:
         return getattr(parquet, read)(path)
-    except Exception as error:  # pyarrow has many kinds
+    except Exception as error:  # pyarrow raises many kinds
         raise InputError(f"{path} cannot be read as parquet: {error}") from error
 
 
@@ -332,7 +332,7 @@ def _column(path: Path, names: list[str], name: str | None, usual: str, option: 
 def _checked(
     path: Path, column: str, values: list[Any], lines: Sequence[int], *, label: bool = False
 ) -> list[str]:
-    """The values of a column as texts, or as labels, which may be of any kind but not missing."""
+    """The values of a column as texts, or as labels, which may have any type but not be missing."""
     for i, value in enumerate(values):
         where = f"{path}: {column} in {place(lines, i)}"
         if value is None or (label and not str(value).strip()):
@@ -343,6 +343,6 @@ def _checked(
             str(value).encode()
         except UnicodeEncodeError as error:
             raise InputError(
-                f"{where} holds half of a surrogate pair, which is no character; write it again"
+                f"{where} holds half of a surrogate pair, which is not a character; write it again"
             ) from error
     return [str(value) for value in values]

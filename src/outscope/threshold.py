@@ -1,4 +1,4 @@
-"""From "how strange" to yes or no: cuts and p-values, apart from any detector."""
+"""From scores to decisions: cuts and p-values, independent of any detector."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from scipy.special import bdtr
 from outscope._types import FloatArray
 from outscope.errors import InputError
 
-# Rows held out at most where there are few, and at most at all.
+# Most rows held out when there are few, and in any case.
 HELD_OF_FEW, HELD_MOST = 99, 2000
-# Scores nearer to each other than this share of them count as equal: encoders round differently
-# from batch to batch, by some 1e-7.
+# Scores closer than this relative difference count as equal: encoders round differently from batch
+# to batch, by about 1e-7.
 SAME_SCORE = 1e-5
-# What a promise rests on.
+# What a promise is based on.
 HELD_OUT, LEFT_ONE_OUT = "rows held out", "training rows, each judged without itself"
 
 
@@ -38,7 +38,7 @@ def check_rate(fpr: float) -> float:
 
 
 def quantile_threshold(scores: npt.ArrayLike, fpr: float) -> float:
-    """Cut that a share `fpr` of these very scores exceeds. Says nothing of new rows.
+    """Cut that a share `fpr` of these scores exceeds. Says nothing about new rows.
 
     >>> quantile_threshold([1.0, 2.0, 3.0, 4.0, 5.0], fpr=0.2)
     4.2
@@ -47,10 +47,10 @@ def quantile_threshold(scores: npt.ArrayLike, fpr: float) -> float:
 
 
 def estimated_cut(scores: npt.ArrayLike, fpr: float) -> float:
-    """Cut that about `fpr` of new in-scope scores exceed, judged by scores of rows not learned.
+    """Cut that about `fpr` of new in-scope scores exceed, estimated from held-out scores.
 
-    An estimate, no promise. Where there are too few scores for a cut among them, the tail is
-    taken to go on as an exponential one does.
+    An estimate, no promise. If there are too few scores to place the cut among them, the tail is
+    assumed to be exponential.
 
     >>> estimated_cut([1.0, 2.0, 3.0, 4.0], 0.2), round(estimated_cut([1.0, 2.0, 3.0, 4.0], 0.1), 2)
     (4.0, 4.69)
@@ -65,9 +65,9 @@ def estimated_cut(scores: npt.ArrayLike, fpr: float) -> float:
 
 
 def rows_needed(fpr: float, confidence: float | None = None) -> int:
-    """Calibration rows without which no cut can promise this false-alarm rate.
+    """Fewest calibration rows with which a cut can promise this false-alarm rate.
 
-    With `confidence` the promise is the stronger one, about the rate of this very calibration.
+    With `confidence` the promise is the stronger one, about this particular calibration.
 
     >>> rows_needed(0.01), rows_needed(0.05), rows_needed(0.05, confidence=0.95)
     (99, 19, 59)
@@ -78,10 +78,10 @@ def rows_needed(fpr: float, confidence: float | None = None) -> int:
 
 
 def holdout_size(n_rows: int, fpr: float) -> int:
-    """Rows to keep out of the fit for the threshold: a quarter of few, a tenth of many.
+    """Rows to hold out of the fit for the threshold: a quarter of few rows, a tenth of many.
 
-    0 where fewer than half would be left to learn. Calibration rows count in steps of 1 / fpr; the
-    size lies in the middle of one, so that the promise is not kept by a hair.
+    0 if fewer than half would be left to learn from. Calibration rows count in steps of 1 / fpr;
+    the size is mid-step, so that the promise is kept with some margin.
 
     >>> [holdout_size(n, 0.05) for n in (20, 38, 50, 200, 390, 2000, 50_000)]
     [0, 19, 25, 49, 89, 209, 2009]
@@ -92,14 +92,14 @@ def holdout_size(n_rows: int, fpr: float) -> int:
 
 
 def _allowed(n_rows: int, fpr: float) -> int:
-    """How many of the calibration rows may lie above the cut, counting the new one."""
+    """How many calibration rows, counting the new one, may lie above the cut."""
     return math.floor(check_rate(fpr) * (n_rows + 1) + 1e-9)
 
 
 class Promise(NamedTuple):
-    """A false-alarm rate that holds without assumptions but one: new in-scope rows are like these.
+    """A false-alarm rate with a single assumption: new in-scope rows are like the calibration rows.
 
-    On average over calibrations, or, with `confidence`, for this one in so many of all.
+    It holds on average over calibrations or, with `confidence`, for that share of calibrations.
     """
 
     fpr: float
@@ -123,7 +123,7 @@ class ConformalThreshold:
     """Conformal decisions: P(false alarm) ≤ α on rows exchangeable with the calibration rows.
 
     `scores` are the ood_scores of calibration rows that the detector was not fitted on. Scores
-    that differ by rounding alone count as equal, so that decisions do not hang on the last bits.
+    that differ only by rounding count as equal, so that decisions do not depend on the last bits.
 
     >>> threshold = ConformalThreshold([0.1, 0.2, 0.3, 0.4])
     >>> threshold.p_value([0.05, 0.35, 9.0]).round(2).tolist()
@@ -134,15 +134,15 @@ class ConformalThreshold:
         values = np.sort(np.asarray(scores, dtype=np.float64).ravel())
         if not len(values) or not np.isfinite(values).all():
             raise InputError(
-                f"scores has {len(values)} values, all of which must be finite and at least one "
-                "there; calibrate on scored in-scope rows"
+                f"scores has {len(values)} values; there must be at least one and all must be "
+                "finite; calibrate on scored in-scope rows"
             )
         self.scores: FloatArray = values
         size = np.abs(values)
         self._ties: FloatArray = values + SAME_SCORE * np.maximum(size, np.median(size))
 
     def p_value(self, ood_score: npt.ArrayLike) -> FloatArray:
-        """Chance of an in-scope row at least this strange; small = out of scope."""
+        """Chance of an in-scope row at least this strange; small means out of scope."""
         n = len(self.scores)
         at_least = n - np.searchsorted(self._ties, np.asarray(ood_score), side="left")
         return np.asarray((1.0 + at_least) / (n + 1.0), dtype=np.float64)
@@ -150,8 +150,8 @@ class ConformalThreshold:
     def cut(self, fpr: float, confidence: float | None = None) -> float:
         """Score above which a row is out of scope.
 
-        The p-value is ≤ `fpr` there and only there. With `confidence` the cut is higher: the rate
-        that it really has is ≤ `fpr` for that share of all calibrations, not on average.
+        The p-value is ≤ `fpr` exactly above the cut. With `confidence` the cut is higher: the true
+        rate is ≤ `fpr` for that share of all calibrations, not just on average.
         """
         n = len(self.scores)
         allowed = _allowed(n, fpr)
@@ -170,6 +170,6 @@ class ConformalThreshold:
 
 
 def _least_rate(n_rows: int, confidence: float | None) -> float:
-    """The smallest rate that so many rows can promise, rounded up."""
+    """The smallest rate that this many rows can promise, rounded up."""
     rate = 1 / (n_rows + 1) if confidence is None else 1 - (1 - confidence) ** (1 / n_rows)
     return math.ceil(1e3 * rate) / 1e3

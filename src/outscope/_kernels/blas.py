@@ -1,7 +1,7 @@
-"""One BLAS thread per worker while our own threads are at work.
+"""One BLAS thread per worker while our own threads are running.
 
-Left alone, every worker's product would wake a BLAS pool of its own, and the spinning pools take
-the cores away from the kernels (measured: twice the time on 2 cores).
+Otherwise every worker's product would wake its own BLAS pool, and the spinning pools take cores
+away from the kernels (measured: twice the time on 2 cores).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _before: list[int] = []
 
 @contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Hold BLAS at one thread; the last of several holders puts the old setting back.
+    """Hold BLAS at one thread; the last of several holders restores the old setting.
 
-    Counting the holders is what makes this safe where many threads score at once: plain nested
-    limits would restore in the wrong order and leave BLAS at one thread for good.
+    Counting holders makes this safe when many threads score at once: plain nested limits would
+    restore in the wrong order and leave BLAS at one thread for good.
     """
     global _users, _libraries
     with _lock:
@@ -51,7 +51,7 @@ def _restore() -> None:
 
 
 def _after_fork() -> None:
-    """A child forked while another thread held the limit is nobody's holder: lift it."""
+    """In a child forked while another thread held the limit, nobody holds it: lift it."""
     global _lock, _users
     _lock = threading.Lock()
     if _users:

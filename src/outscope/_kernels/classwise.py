@@ -26,7 +26,7 @@ def energy_bound(
     offsets,  # IN  (m,) float32
     best,  # largest key of the class
     bandwidth,
-    slack,  # how much a key may be off
+    slack,  # error bound of a key
     closeness,  # smallest kernel value between two atoms of the class
 ):
     """Return more energy than the class can explain (relative to `best` for the Gaussian kernel).
@@ -35,7 +35,7 @@ def energy_bound(
     for that matrix, (1 − ρ)·I + ρ·1·1ᵀ, the unconstrained optimum has a closed form.
     """
     if bandwidth == 0.0 and closeness < 0.0:
-        # Atoms that point apart can lean on each other; the bound below does not hold for them.
+        # Atoms pointing apart can support each other; the bound below does not hold for them.
         return math.inf
     total, squares, count = 0.0, 0.0, 0
     for j in range(keys.shape[0]):
@@ -46,7 +46,7 @@ def energy_bound(
             squares += similarity * similarity
             count += 1
     if bandwidth != 0.0:
-        # A common factor for keys and best being off.
+        # A common factor for the errors of keys and best.
         squares *= math.exp(4.0 * slack / bandwidth)
         total *= math.exp(-4.0 * slack / bandwidth)
     elif closeness > 0.0:
@@ -75,12 +75,12 @@ def score_classes(
     closeness,  # IN  (c,)
     bandwidth,
     k,
-    neighbors,  # OUT (n, k) atoms of the best class, best first; (n, 0) to leave codes out
+    neighbors,  # OUT (n, k) atoms of the best class, best first; (n, 0) to omit codes
     weights,  # OUT (n, k) relative to the largest similarity where Gaussian; or (n, 0)
     scores,  # OUT (n,)
     classes,  # OUT (n,) the class that explains the row best
 ):
-    """Code rows by their best class; classes that provably cannot be it are skipped."""
+    """Code rows by their best class; classes that provably cannot be best are skipped."""
     n_classes = starts.shape[0] - 1
     widest = 0
     for c in range(n_classes):
@@ -139,7 +139,7 @@ def score_classes(
                 lowest = score
                 classes[i] = c
                 for a in range(neighbors.shape[1]):
-                    # Where the class has no more atoms its best one fills up, without weight.
+                    # If the class has no more atoms, pad with its best one at weight 0.
                     neighbors[i, a] = first + chosen[a if a < size else 0]
                     weights[i, a] = code[a] if a < size else 0.0
         scores[i] = lowest
@@ -147,7 +147,7 @@ def score_classes(
 
 @njit(cache=True, nogil=True)
 def _best_keys(products, offsets, starts, best):
-    """Largest key of each class; return the class with the largest of all."""
+    """Find the largest key of each class; return the class with the largest overall."""
     favourite = 0
     for c in range(starts.shape[0] - 1):
         largest = np.float32(-np.inf)

@@ -10,7 +10,7 @@ from numba import njit
 from outscope._kernels.nnls import solve_nonnegative
 from outscope._kernels.select import dot, find_nearest, selection_room, widen
 
-# Below this share of the largest target a target is treated as zero: its square is beyond float64.
+# Below this share of the largest target, a target counts as zero: its square underflows float64.
 _TINY = 1e-300
 
 
@@ -24,7 +24,7 @@ def kernel_rows(
     gram,  # OUT (m, m); rows first … last − 1 are written, up to the diagonal
 ):
     """Kernel between atoms, in float64."""
-    # Tiles of columns stay in the cache while the rows go by.
+    # Tiles of columns stay in cache while rows stream past.
     tile = 64
     for start in range(0, last, tile):
         for i in range(max(first, start), last):
@@ -61,7 +61,7 @@ def local_targets(
 
 @njit(cache=True, nogil=True)
 def local_gram(atoms, squares, gram, neighbors, size, bandwidth, local):
-    """Gather (or, where no Gram matrix is kept, compute) the kernel between a row's atoms."""
+    """Gather (or, if no Gram matrix is kept, compute) the kernel between a row's atoms."""
     kept = gram.shape[0] > 0
     for a in range(size):
         i = neighbors[a]
@@ -80,8 +80,8 @@ def ood_value(energy, best_key, square, bandwidth):
     """Strangeness from the explained energy; higher is stranger.
 
     Gaussian: −σ·log(energy), a soft squared distance that never saturates. Linear: the share of
-    the row's own energy that stays unexplained; rows that every atom points away from go on rising
-    above 1 with their best (negative) similarity.
+    the row's own energy that stays unexplained; for rows that every atom points away from, it keeps
+    rising above 1 with their best (negative) similarity.
     """
     if bandwidth != 0.0:
         return square - 2.0 * best_key - bandwidth * math.log(energy)
@@ -112,7 +112,7 @@ def code_rows(
     codes,  # OUT (n, k)
     scores,  # OUT (n,)
 ):
-    """Code rows; every output row depends on its own input row alone."""
+    """Code rows; every output row depends only on its own input row."""
     n, k = codes.shape
     selection = selection_room(atoms.shape[0])
     room = local_room(k)
@@ -147,7 +147,7 @@ def code_rows(
 
 @njit(cache=True, nogil=True)
 def local_room(k):
-    """Working memory of a local problem: keys, targets, Gram matrix and the solver's own."""
+    """Working memory of a local problem: keys, targets, Gram matrix and the solver's arrays."""
     return (
         np.empty(k),
         np.empty(k),

@@ -11,8 +11,8 @@ from numba import njit
 PIVOT_TOLERANCE = 1e-11
 # Slack allowed on the optimality conditions, relative to the largest target.
 DUAL_TOLERANCE = 1e-13
-# Unsigned indices spare the compiler the check for negative ones, which would keep it from taking
-# several elements at a time (the factorisation of 20 atoms took 2.0 µs before, 1.2 after).
+# Unsigned indices spare the compiler a check for negative ones, which would prevent vectorisation
+# (the factorisation of 20 atoms took 2.0 µs before, 1.2 after).
 ONE = np.uintp(1)
 
 
@@ -116,8 +116,8 @@ def solve_nonnegative(
     """Solve the non-negative problem exactly; return how many weights are positive.
 
     A warm start takes the atoms that no earlier one makes redundant (targets come in falling
-    order) and drops negative ones until none is left; from that
-    feasible point Lawson and Hanson's active-set steps go on until the optimality conditions hold.
+    order) and drops negative ones until none is left. From that feasible point, Lawson and
+    Hanson's active-set steps continue until the optimality conditions hold.
     """
     size = 0
     largest = 0.0
@@ -125,8 +125,8 @@ def solve_nonnegative(
         code[i] = 0.0
         state[i] = 0
         largest = max(largest, target[i])
-        # With two atoms alone, one that the other explains as well gets no weight; nearly always
-        # it gets none in company either, and the steps below put right what this gets wrong.
+        # Of two atoms, one that the other explains as well gets no weight; it nearly always gets
+        # none among more atoms either, and the steps below correct any mistakes.
         useful = target[i] > 0.0
         for a in range(size):
             useful &= (
@@ -155,11 +155,11 @@ def solve_nonnegative(
                 code[passive[a]] = solution[a]
         size = kept
 
-    for i in range(k):  # what depended on the first set need not depend on this one
+    for i in range(k):  # atoms dependent on the first set need not depend on this one
         if state[i] == 2:
             state[i] = 0
 
-    # Each step lowers the objective, so the loop ends by itself; the cap guards against rounding.
+    # Each step lowers the objective, so the loop terminates; the cap guards against rounding.
     for _ in range(10 * k + 10):
         total = largest
         for a in range(size):
@@ -182,7 +182,7 @@ def solve_nonnegative(
 
 @njit(cache=True, nogil=True)
 def _descend(gram, target, size, code, upper, passive, state, solution):
-    """Move to the best feasible point of the passive set, letting go of atoms that hit zero."""
+    """Move to the best feasible point of the passive set, dropping atoms that hit zero."""
     newest = passive[size - 1]
     if not extend(gram, passive, size, upper):
         state[newest] = 2
@@ -210,7 +210,7 @@ def _descend(gram, target, size, code, upper, passive, state, solution):
         for a in range(size):
             code[passive[a]] += step * (solution[a] - code[passive[a]])
         code[passive[blocking]] = 0.0
-        # A newcomer that blocks at once is rounding noise: it stays out for this problem.
+        # A new atom that blocks at once is rounding noise: exclude it for this problem.
         state[passive[blocking]] = 2 if passive[blocking] == newest else 0
         kept = 0
         for a in range(size):

@@ -1,4 +1,4 @@
-"""Row chunks to threads. The only place in the package where threads start."""
+"""Distributes row chunks to threads. The only place in the package that starts threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _workers(count: int) -> ThreadPoolExecutor:
     global _pool, _pool_size
     with _lock:
         if _pool is None or _pool_size < count:
-            # An outgrown pool finishes what it has and its threads end by themselves.
+            # An outgrown pool finishes its work, then its threads end.
             if _pool is not None:
                 _pool.shutdown(wait=False)
             _pool = ThreadPoolExecutor(count, thread_name_prefix="outscope")
@@ -32,7 +32,7 @@ def _workers(count: int) -> ThreadPoolExecutor:
 
 
 def _forget_pool() -> None:
-    """After a fork the child has the pool object but none of its threads: start afresh."""
+    """After a fork, the child has the pool object but none of its threads: start afresh."""
     global _pool, _pool_size, _lock
     _lock = threading.Lock()
     _pool, _pool_size = None, 0
@@ -45,7 +45,7 @@ if hasattr(os, "register_at_fork"):
 def for_ranges(n: int, n_threads: int, smallest: int, work: Callable[[int, int], None]) -> None:
     """Call `work(start, stop)` on ranges that cover 0 … n, on up to `n_threads` threads.
 
-    The calling thread takes part, so that one range costs no hand-over. `work` must write only to
+    The calling thread takes part, so a single range costs no hand-over. `work` must only write to
     its own rows.
     """
     parts = max(1, min(n_threads, n // max(smallest, 1)))

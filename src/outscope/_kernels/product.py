@@ -1,7 +1,7 @@
-"""Rows times a matrix in float64, with bits that depend on nothing but the row and the matrix.
+"""Rows times a matrix in float64; the bits depend on nothing but the row and the matrix.
 
-A BLAS product may sum in another order for another number of rows or threads. Here every entry is
-the same plain sum over k = 0, 1, …, one product after the other, however rows are blocked.
+BLAS may sum in a different order for a different number of rows or threads. Here every entry is
+the same plain sum over k = 0, 1, …, in that order, however rows are blocked.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from numba import njit
 
 from outscope._kernels.select import dot
 
-# A tile of the matrix that stays in the cache while all rows go by.
+# A tile of the matrix that stays in cache while all rows stream past.
 TILE_HEIGHT, TILE_WIDTH = 64, 256
 
 
 @njit(cache=True, nogil=True)
 def turn_rows(
-    rows,  # IN/OUT (n, d) float64, scaled to unit length where asked
+    rows,  # IN/OUT (n, d) float64, scaled to unit length if asked
     normalize,
     matrix,  # IN  (d, w) float64
     out,  # OUT (n, w) float64
 ):
-    """Multiply rows by a matrix; return False where a row is too long or not finite."""
+    """Multiply rows by a matrix; return False if a row is too long or not finite."""
     n, d = rows.shape
     for i in range(n):
         square = dot(rows[i], rows[i])
@@ -75,7 +75,7 @@ def _four_by_four(rows, matrix, out, i, k, left, right):
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
 def _squared_gap(a, b):
-    """Squared distance; as with `dot`, the order of the sum is fixed when this is compiled."""
+    """Squared distance; as with `dot`, the order of the sum is fixed at compile time."""
     total = 0.0
     for j in range(a.shape[0]):
         gap = a[j] - b[j]
@@ -91,7 +91,7 @@ def smallest_gaps(
 ):
     """Squared distance from each row to the nearest point.
 
-    Differences are summed, not squares of sums: distances near 0 keep their digits.
+    Sums squared differences directly, so that distances near 0 keep their precision.
     """
     for i in range(rows.shape[0]):
         least = np.inf

@@ -1,8 +1,8 @@
 """The k best atoms of a row: found in float32, decided and ordered in float64.
 
-A matrix product in float32 is fast but its last bits depend on the shape of the batch. So the
+A matrix product in float32 is fast, but its last bits depend on the shape of the batch. So the
 product only *proposes* candidates, with a margin wider than its rounding; their similarities are
-then summed again in float64, in one fixed order. Scores therefore do not depend on batch size,
+then recomputed in float64, in one fixed order. Scores therefore do not depend on batch size,
 row order or the number of threads, to the last bit.
 """
 
@@ -11,11 +11,11 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-# Columns are first looked at in blocks: the k-th best block maximum bounds the k-th best value, and
-# most blocks are then skipped. Wide blocks where there are many atoms, narrow ones otherwise.
+# Columns are first scanned in blocks: the k-th best block maximum bounds the k-th best value, so
+# most blocks can be skipped. Wide blocks for many atoms, narrow ones otherwise.
 WIDE = 32
 NARROW = 8
-# Squared length beyond which products of rows left at their own length overflow float32.
+# Squared length beyond which products of unnormalised rows overflow float32.
 LONGEST = 1e30
 
 
@@ -26,8 +26,8 @@ def dot(
 ):
     """Inner product summed in float64.
 
-    Only in inner products may the compiler reorder a sum; the order it picks is fixed when
-    the kernel is compiled, so equal rows still give equal bits.
+    Only in inner products may the compiler reorder a sum; its order is fixed at compile time,
+    so equal rows still give equal bits.
     """
     total = 0.0
     for i in range(a.shape[0]):
@@ -66,7 +66,7 @@ def measure_rows(
     square,  # OUT (n,) squared length after scaling, 1 for every normalised row
     proposal,  # OUT (n, d) float32, scaled rows as the float32 product sees them
 ):
-    """Scale rows to unit length (or leave them); return False where that cannot be done.
+    """Scale rows to unit length (or leave them); return False if that is impossible.
 
     A zero row has no direction: it counts as a unit row orthogonal to everything.
     """
@@ -94,7 +94,7 @@ def _block_maxima(
 ):
     """Largest value − offset of each full block of columns.
 
-    A maximum is the same in any order; saying so lets the compiler take several at a time.
+    A maximum is the same in any order; telling the compiler so lets it vectorise.
     """
     step = np.uintp(width)
     for block in range(np.uintp(values.shape[0]) // step):
@@ -189,7 +189,7 @@ def propose(
         if maxima[block] >= bound:
             for j in range(block * step, block * step + step):
                 value = values[j] - offsets[j]
-                # Written in any case, counted only if wanted: no branch to guess wrong.
+                # Always written, counted only if wanted: no branch to mispredict.
                 found[count] = j
                 keys[count] = value
                 count += np.uintp(value >= bound)
@@ -215,14 +215,14 @@ def widen(
     row,  # IN  (d,)
     wide,  # OUT (d,) float64
 ):
-    """Convert a row once, before it meets many atoms."""
+    """Convert a row once, before comparing it with many atoms."""
     for j in range(row.shape[0]):
         wide[j] = row[j]
 
 
 @njit(cache=True, nogil=True)
 def _before(keys, neighbors, place, value, atom):
-    """Whether the atom at a place comes before another one."""
+    """Whether the atom at a position ranks before another one."""
     return keys[place] > value or (keys[place] == value and neighbors[place] < atom)
 
 
@@ -263,7 +263,7 @@ def decide(
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "nnan", "nsz"})
 def _block_bounds(values, offsets, rests, left, maxima):
-    """Largest value each full block of columns can have, with what the products leave out."""
+    """Upper bound on the values in each full block of columns, including the rests."""
     step = np.uintp(WIDE)
     for block in range(np.uintp(values.shape[0]) // step):
         start = block * step

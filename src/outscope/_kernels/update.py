@@ -1,4 +1,4 @@
-"""Sums over coded rows from which a new dictionary is made."""
+"""Sums over coded rows from which the new dictionary is computed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def share_weights(
     weights,  # IN/OUT (n, k) scaled to sum to 1 in each row that has any
     negligible,
 ):
-    """L1-normalise codes; weights below `negligible` of their row are cut to zero first."""
+    """L1-normalise codes; weights below a share `negligible` of their row are set to zero first."""
     for i in range(weights.shape[0]):
         total = 0.0
         for a in range(weights.shape[1]):

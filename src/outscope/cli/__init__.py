@@ -1,4 +1,4 @@
-"""The command line: parse, one call, print. Data to stdout, words to stderr."""
+"""The command line: parse, make one call, print. Data to stdout, messages to stderr."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from outscope.errors import OutscopeError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; 0 = done, 2 = the input was not usable, 70 = a bug, 130 = interrupted."""
+    """Run one command; 0 = done, 2 = unusable input, 70 = a bug, 130 = interrupted."""
     if sys.stderr is None:
-        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (stays open as long as we live)
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (stays open until the process ends)
     options = _parser().parse_args(arguments)
     if sys.stdout is None:
         say("outscope: standard output is closed; redirect it to a file or to /dev/null")
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:
-        _close_stdout()  # the reader of the pipe has seen enough; that is no failure of ours
+        _close_stdout()  # the reader of the pipe has closed it, which is not an error
     except (OutscopeError, OSError, MemoryError) as error:
         say(f"outscope: {_words(error, options)}")
         try:
@@ -48,12 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _close_stdout() -> None:
-    """Keep Python from writing what is left when it ends."""
+    """Keep Python from flushing what is left at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _words(error: BaseException, options: Any) -> str:
-    """An error on one line, in words of the command line: fpr=0.1 is --fpr 0.1."""
+    """An error on one line, in command-line terms: fpr=0.1 becomes --fpr 0.1."""
     if isinstance(error, OSError) and error.strerror:
         return ": ".join(str(part) for part in (error.filename, error.strerror) if part)
 
@@ -66,7 +66,7 @@ def _words(error: BaseException, options: Any) -> str:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One line, as for every other input that cannot be used."""
+        """Report usage errors on one line, like all other unusable input."""
         say(f"outscope: {message}; see: {self.prog} --help")
         raise SystemExit(2)
 
@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = _Parser(
         prog="outscope",
-        description="Tell when an input is unlike anything your system was built for.",
+        description="Tells you when an input is unlike anything your system was built for.",
         epilog="example:\n  outscope fit inscope.txt --out model && outscope score model new.txt",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         command.set_defaults(run=run)
-        arguments(command)  # a command with commands of its own sets theirs
+        arguments(command)  # a command with subcommands sets its own
     return parser
 
 
@@ -111,13 +111,13 @@ COMMANDS: dict[str, tuple[Callable[[Any], None], Callable[..., None], str, str]]
     "eval": (
         scoring.evaluate,
         scoring.eval_arguments,
-        "measure how well a detector tells in-scope from out-of-scope items",
+        "measure how well a detector separates in-scope from out-of-scope items",
         "outscope eval model --inside test.txt --outside strange.txt",
     ),
     "explain": (
         describing.explain,
         describing.explain_arguments,
-        "show which atoms and training items carry an item, and what stays unexplained",
+        "show which atoms and training items explain an item, and how much stays unexplained",
         "outscope explain model new.txt --row 1 --row 7",
     ),
     "threshold": (
@@ -129,13 +129,13 @@ COMMANDS: dict[str, tuple[Callable[[Any], None], Callable[..., None], str, str]]
     "embed": (
         training.embed,
         training.embed_arguments,
-        "write the vectors of texts to a file",
+        "write embeddings of texts to a file",
         "outscope embed texts.csv --out vectors.npy",
     ),
     "finetune": (
         training.finetune,
         training.finetune_arguments,
-        "train an encoder on labelled texts; the result is an encoder and a classifier",
+        "fine-tune an encoder on labelled texts; the result is an encoder and a classifier",
         "outscope finetune train.csv --validation val.csv --batch-size 32 --learning-rate 2e-4 "
         "--out encoder",
     ),
@@ -154,13 +154,13 @@ COMMANDS: dict[str, tuple[Callable[[Any], None], Callable[..., None], str, str]]
     "demo": (
         describing.demo,
         describing.demo_arguments,
-        "fit, calibrate and judge on a small corpus that ships with the package",
+        "fit, calibrate and evaluate on a small corpus that ships with the package",
         "outscope demo --all",
     ),
     "paper": (
         paper.report,
         paper.paper_arguments,
-        "run the paper's experiments again and report on them",
+        "rerun the paper's experiments and report on them",
         "outscope paper run --preset quick --data DATA && outscope paper report",
     ),
 }

@@ -1,4 +1,4 @@
-"""explain, info, methods and demo: the commands that show."""
+"""explain, info, methods and demo: the commands that display things."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from outscope.errors import InputError
 
 def explain_arguments(explain: argparse.ArgumentParser) -> None:
     """Options of explain."""
-    explain.add_argument("model", help="folder that fit wrote (an NNK method)")
+    explain.add_argument("model", help="folder written by fit (an NNK method)")
     explain.add_argument("items", metavar="FILE", help=ITEMS)
     column_arguments(explain)
     explain.add_argument(
-        "--row", type=int, action="append", help="only this row, 1 the first (repeatable)"
+        "--row", type=int, action="append", help="only this row, counting from 1 (repeatable)"
     )
     explain.add_argument("--top", type=int, default=3, help="atoms to show (default 3)")
 
 
 def info_arguments(info: argparse.ArgumentParser) -> None:
     """Options of info."""
-    info.add_argument("model", help="folder that fit wrote")
+    info.add_argument("model", help="folder written by fit")
 
 
 def demo_arguments(demo: argparse.ArgumentParser) -> None:
     """Options of demo."""
-    demo.add_argument("--encoder", metavar="NAME", help="another encoder than the default")
-    demo.add_argument("--all", action="store_true", help="show every sentence, not a choice")
+    demo.add_argument("--encoder", metavar="NAME", help="encoder to use instead of the default")
+    demo.add_argument("--all", action="store_true", help="show every sentence, not a selection")
 
 
 def no_arguments(_: argparse.ArgumentParser) -> None:
-    """Options of a command without any."""
+    """A command without options."""
 
 
 def explain(options: Any) -> None:
-    """Show which atoms and training items carry an item, and what stays unexplained."""
+    """Show which atoms and training items explain an item, and how much stays unexplained."""
     from outscope.files import print_jsonl
     from outscope.loading import load
     from outscope.nnk import DictionaryDetector
@@ -138,7 +138,7 @@ def methods(_: Any) -> None:
     told = {"blind": "not needed", "aware": "used", "classifier": "needs a fine-tuned encoder"}
     if sys.stdout.isatty():
         rows = [[m.name, told[m.labels], m.summary] for m in METHODS.values()]
-        table(["method", "labels", "strange is measured by"], rows)
+        table(["method", "labels", "what the score measures"], rows)
     else:
         names = ("method", "labels", "summary")
         rows = [[m.name, f"label-{m.labels}", m.summary] for m in METHODS.values()]
@@ -146,7 +146,7 @@ def methods(_: Any) -> None:
 
 
 def demo(options: Any) -> None:
-    """Fit, calibrate and judge on a small corpus that ships with the package."""
+    """Fit, calibrate and evaluate on a small corpus that ships with the package."""
     from outscope.demo import run_demo
 
     with progress("embedding the corpus") as advance:

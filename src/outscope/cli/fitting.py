@@ -20,7 +20,7 @@ from outscope.cli.reading import (
 from outscope.cli.show import progress, say, size
 from outscope.errors import InputError
 
-# Settings with an option of their own.
+# Settings that have their own option.
 OPTIONS = {
     "method": "--method",
     "preset": "--preset",
@@ -34,46 +34,46 @@ def fit_arguments(fit: argparse.ArgumentParser) -> None:
     fit.add_argument("items", metavar="FILE", help=ITEMS)
     fit.add_argument("--out", required=True, metavar="FOLDER", help="where to save the detector")
     fit.add_argument("--method", default="nnk-means", help="see: outscope methods")
-    fit.add_argument("--preset", default="default", help="default, or paper for the paper's own")
-    fit.add_argument("--labels", metavar="FILE", help="a label a row, in a file of its own")
+    fit.add_argument("--preset", default="default", help="default, or paper (the paper's settings)")
+    fit.add_argument("--labels", metavar="FILE", help="separate file with one label per row")
     column_arguments(fit, labels=True)
-    fit.add_argument("--encoder", metavar="NAME", help="model for texts: a name or a folder")
+    fit.add_argument("--encoder", metavar="NAME", help="encoder for texts: a name or a folder")
     fit.add_argument(
         "--calibrate",
         metavar="FILE",
-        help="in-scope items that set the threshold (default: some of FILE are held out for it)",
+        help="in-scope items that set the threshold (default: some of FILE are held out)",
     )
     rate_arguments(fit, default=0.05)
-    fit.add_argument("--skip-empty", action="store_true", help="leave out empty texts")
-    fit.add_argument("--no-cache", action="store_true", help="neither read nor keep embeddings")
+    fit.add_argument("--skip-empty", action="store_true", help="skip empty texts")
+    fit.add_argument("--no-cache", action="store_true", help="do not use the embedding cache")
     fit.add_argument("--seed", type=int, default=0, help="random seed (default 0)")
     fit.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="any setting of the method, as in --set n_atoms=500 (may be repeated)",
+        help="any setting of the method, e.g. --set n_atoms=500 (repeatable)",
     )
 
 
 def rate_arguments(command: argparse.ArgumentParser, default: float | None = None) -> None:
-    """The options that say what is promised."""
+    """The options that set what is promised."""
     usual = "" if default is None else f" (default {default:g})"
     command.add_argument("--fpr", type=float, default=default, help=f"false-alarm rate{usual}")
     command.add_argument(
         "--confidence",
         type=float,
         metavar="P",
-        help="promise the rate with this probability (as 0.95), not on average over calibrations",
+        help="promise the rate with this probability (e.g. 0.95), not on average over calibrations",
     )
 
 
 def threshold_arguments(threshold: argparse.ArgumentParser) -> None:
     """Options of threshold."""
-    threshold.add_argument("model", help="folder that fit wrote")
+    threshold.add_argument("model", help="folder written by fit")
     rate_arguments(threshold)
     threshold.add_argument(
-        "--value", type=float, metavar="SCORE", help="a score, in place of a rate"
+        "--value", type=float, metavar="SCORE", help="a score, instead of a rate"
     )
 
 
@@ -83,7 +83,7 @@ def settings_of(pairs: list[str]) -> dict[str, Any]:
     for pair in pairs:
         name, separator, text = pair.partition("=")
         if not separator:
-            raise InputError(f"--set {pair}: expected NAME=VALUE, as in --set n_atoms=500")
+            raise InputError(f"--set {pair}: expected NAME=VALUE, e.g. --set n_atoms=500")
         if option := OPTIONS.get(name):
             raise InputError(f"--set {pair}: use {option} {text}")
         try:
@@ -101,7 +101,7 @@ def fit(options: Any) -> None:
     check_target(options.out)
     items = _labelled_items(options)
     if items.labels is None and METHODS[options.method].labels == "aware":
-        say("no labels given: everything counts as one class")
+        say("no labels given: treating everything as one class")
     held_out = None
     if options.calibrate is not None:
         held_out = read_items(options.calibrate, options, beside=True)
@@ -130,11 +130,11 @@ def fit(options: Any) -> None:
 
 
 def _told(model: Any) -> str:
-    """What the threshold promises, or that it does not."""
+    """What the threshold promises, or that it is only an estimate."""
     above = f"out of scope above {model.threshold_:.4g}"
     if model.promise_ is not None:
         return f"{above}: {model.promise_}"
-    return f"{above}, an estimate; --calibrate FILE, or more items, make it a promise"
+    return f"{above}, an estimate; use --calibrate FILE or more items to make it a promise"
 
 
 def _fit_rows(model: Any, items: Items, options: Any, held_out: Items | None) -> None:
@@ -187,7 +187,7 @@ def _labelled_items(options: Any) -> Items:
 
         if options.label_column is not None:
             raise InputError(
-                "labels are in --labels FILE or in --label-column; give one of the two"
+                "--labels FILE and --label-column both give labels; use one of the two"
             )
         items = replace(items, labels=read_labels(options.labels))
         if len(items.labels) != len(items):
@@ -209,7 +209,7 @@ def _calibrate(model: Any, held_out: Items, options: Any) -> None:
 
 
 def _without_empty(items: Items, source: str, options: Any) -> Items:
-    """Items without empty texts, which are refused unless they are to be left out."""
+    """Items without empty texts, which are refused unless they may be skipped."""
     if items.texts is None:
         return items
     from outscope.texts import place

@@ -1,4 +1,4 @@
-"""paper run, paper report: the paper's experiments, again."""
+"""paper run, paper report: rerun the paper's experiments."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ FULL = "full: every dataset, representation and method, five draws, tuned; days 
 
 
 def paper_arguments(paper: argparse.ArgumentParser) -> None:
-    """The two commands of paper."""
+    """The two paper subcommands."""
     commands = paper.add_subparsers(title="commands", metavar="COMMAND", required=True)
     shape = argparse.RawDescriptionHelpFormatter
     run_command = commands.add_parser(
         "run",
         help="run what is missing and append records",
-        description="Run the paper's experiments; only what the records do not hold yet.",
+        description="Run the paper's experiments that are not in the records yet.",
         epilog="example:\n  outscope paper run --preset quick --data DATA",
         formatter_class=shape,
     )
@@ -54,7 +54,7 @@ def paper_arguments(paper: argparse.ArgumentParser) -> None:
     run_command.add_argument(
         "--tune", action="store_true", help="the paper's grids on validation texts (Appendix F)"
     )
-    report_command.add_argument("--no-figures", action="store_true", help="tables alone")
+    report_command.add_argument("--no-figures", action="store_true", help="tables only")
 
 
 def _choices(options: Any) -> list[Any]:
@@ -124,7 +124,7 @@ def run(options: Any) -> None:
 
 @contextmanager
 def _plan_bar(total: int) -> Iterator[tuple[Callable[[str], None], Callable[[Any, Any], None]]]:
-    """Progress over the whole plan with time left; a line a result where there is no terminal."""
+    """Overall progress with time left; one line per result when not on a terminal."""
     start, count = time.perf_counter(), 0
 
     def line(job: Any, record: Any) -> None:
@@ -171,7 +171,7 @@ def report(options: Any) -> None:
 
     records = Records(options.records).all
     if not any(record["status"] == "done" for record in records):
-        raise InputError(f"{options.records} holds no results; first: outscope paper run …")
+        raise InputError(f"{options.records} holds no results; first run: outscope paper run …")
     store = None
     if options.data is not None and not options.no_figures:
         store = _store(options, options.encoder or DEFAULT, lambda words: None)

@@ -1,4 +1,4 @@
-"""What the user points to, as texts or as rows, and what a model can take of it."""
+"""Reads the user's input as texts or rows, and checks it against what a model takes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # numpy takes a while
     from outscope._types import Matrix
 
 ITEMS = (
-    "texts: FILE.txt or .log (one a line), .csv (separated by , ; tab or |), .tsv, .jsonl, "
+    "texts: FILE.txt or .log (one per line), .csv (separated by , ; tab or |), .tsv, .jsonl, "
     ".parquet, or - for standard input; "
     "or embeddings: FILE.npy, FILE.npz:array, FILE.parquet:column"
 )
@@ -23,7 +23,7 @@ ITEMS = (
 
 @dataclass(frozen=True)
 class Items:
-    """Texts or rows, one of the two, and labels where there are some."""
+    """Either texts or rows, with labels if there are any."""
 
     texts: list[str] | None = None
     rows: Matrix | None = None
@@ -36,7 +36,7 @@ class Items:
 
     @property
     def noun(self) -> str:
-        """What they are, for messages."""
+        """What the items are called in messages."""
         return "rows" if self.texts is None else "texts"
 
 
@@ -45,14 +45,14 @@ def column_arguments(command: argparse.ArgumentParser, *, labels: bool = False) 
     command.add_argument("--text-column", metavar="NAME", help='column of texts (default "text")')
     if labels:
         command.add_argument(
-            "--label-column", metavar="NAME", help='column of labels (default "label", if there)'
+            "--label-column", metavar="NAME", help='column of labels (default "label", if present)'
         )
 
 
 def read_items(source: str, options: Any, *, labels: bool = False, beside: bool = False) -> Items:
     """Read a file of texts or of embeddings.
 
-    A file `beside` another one may be without the columns that the options name.
+    A file `beside` another one may lack the columns that the options name.
     """
     from outscope.texts import has_columns, holds_texts, read_texts
 
@@ -80,7 +80,7 @@ def check_target(folder: str) -> None:
 
 @contextmanager
 def about(source: str, labels: str | None = None) -> Iterator[None]:
-    """Errors on X and y name the files they came from."""
+    """Rewrite errors about X and y to name the files they came from."""
     names = {"X": source, "y": labels or source}
     try:
         yield
@@ -92,7 +92,7 @@ def about(source: str, labels: str | None = None) -> Iterator[None]:
 
 
 def rows_for(model: Any, items: Items, source: str, advance: Any = lambda done: None) -> Matrix:
-    """Rows that a loaded model scores, or a refusal that says what it takes."""
+    """Rows for a loaded model to score, or an error that says what it takes."""
     from outscope.text.pipeline import TextDetector
 
     if isinstance(model, TextDetector):

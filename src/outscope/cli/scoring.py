@@ -1,4 +1,4 @@
-"""score and eval: what a saved detector says of items."""
+"""score and eval: what a saved detector says about items."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from outscope.cli.reading import ITEMS, Items, about, column_arguments, read_ite
 from outscope.cli.show import TABLE_ROWS, progress, say, table
 from outscope.errors import InputError
 
-# Texts or rows that are scored and handed on together.
+# Texts or rows scored and written per chunk.
 AT_A_TIME = 16_384
 STREAMED = 1024
-# Columns of results; columns of the input that are called like these get another name.
+# Result columns; input columns with the same name are renamed.
 RESULTS = ("row", "text", "ood_score", "is_ood", "p_value", "label", "nearest")
 OUTPUT = f"""
-Each item gets a record: its row (1 is the first; a header is not counted), the other columns of
-its table, and what was found. A column of the table that is named like one of ours
+Each item gets a record: its row (counting from 1, without the header), the other columns of its
+table, and the results. A column of the table with the name of a result column
 ({", ".join(RESULTS)}) is kept as input_NAME.
-A line of standard input that is not UTF-8 gets its row and an error; the others are answered."""
+A line of standard input that is not UTF-8 gets its row and an error; all other lines are scored."""
 
 
 def score_arguments(score: argparse.ArgumentParser) -> None:
     """Options of score."""
     score.description = f"{score.description}\n{OUTPUT}"
-    score.add_argument("model", help="folder that fit wrote")
+    score.add_argument("model", help="folder written by fit")
     score.add_argument("items", metavar="FILE", help=ITEMS)
     column_arguments(score)
     score.add_argument("--out", metavar="FILE", type=Path, help=".jsonl, .csv, .parquet or .npy")
     score.add_argument("--fpr", type=float, help="move the threshold for this run")
-    score.add_argument("--no-cache", action="store_true", help="neither read nor keep embeddings")
+    score.add_argument("--no-cache", action="store_true", help="do not use the embedding cache")
 
 
 def eval_arguments(evaluate: argparse.ArgumentParser) -> None:
     """Options of eval."""
-    evaluate.add_argument("model", help="folder that fit wrote")
+    evaluate.add_argument("model", help="folder written by fit")
     evaluate.add_argument("--inside", required=True, metavar="FILE", help=f"in scope; {ITEMS}")
     evaluate.add_argument("--outside", required=True, metavar="FILE", help="out of scope")
     column_arguments(evaluate)
@@ -58,7 +58,7 @@ def score(options: Any) -> None:
     if options.fpr is not None:
         model.set_threshold(fpr=options.fpr)
     if isinstance(model, TextDetector):
-        # A stream may never end: what it brings is not kept.
+        # A stream may never end, so its items are not kept.
         model.cache = not (options.no_cache or options.items == STDIN)
     if options.items == STDIN:
         _score_stream(model, options)
@@ -81,12 +81,12 @@ def score(options: Any) -> None:
 
 
 def _judged(model: Any, items: Items, source: str, advance: Any) -> dict[str, list[Any]]:
-    """Columns of results for some items."""
+    """Result columns for some items."""
     rows = rows_for(model, items, source, advance)
     if items.texts is not None:
         verdicts = [verdict.as_dict() for verdict in model.judge(rows)]
         columns = {name: [verdict[name] for verdict in verdicts] for name in verdicts[0]}
-        # What there is nothing to say about is not a column.
+        # Leave out columns that would hold nothing.
         empty = [name for name in ("p_value", "label") if columns[name][0] is None]
         return {
             "text": items.texts,
@@ -119,7 +119,7 @@ def _hand_over(rows: list[int], others: dict[str, list[Any]], found: Any, option
         print_jsonl(records(columns))
         return
     if options.out.suffix.lower() in (".csv", ".parquet"):
-        # One kind of value a column: what is nested or mixed becomes JSON.
+        # One type per column: nested or mixed values become JSON.
         for name in columns.keys() - found.keys():
             columns[name] = _of_one_kind(columns[name])
     write_columns(options.out, columns)
@@ -127,7 +127,7 @@ def _hand_over(rows: list[int], others: dict[str, list[Any]], found: Any, option
 
 
 def _plain(value: Any) -> Any:
-    """A value of the input as JSON has it."""
+    """An input value as JSON represents it."""
     if isinstance(value, dict):
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -147,22 +147,22 @@ def _of_one_kind(values: list[Any]) -> list[Any]:
 
 
 def _cell(value: Any) -> Any:
-    """A value as a table shows it."""
+    """A value as shown in a table."""
     if isinstance(value, tuple):
         return value[0] if value else ""
     return value if not isinstance(value, str) or len(value) <= 60 else value[:57] + "…"
 
 
 def _score_stream(model: Any, options: Any) -> None:
-    """Texts from standard input, each answered as JSON as soon as its part is done."""
+    """Score texts from standard input; each result is written as JSON as soon as it is ready."""
     from outscope.files import print_jsonl, records
     from outscope.texts import standard_input, stream_texts
 
     if options.out is not None:
-        raise InputError("standard input is answered on standard output; redirect that, drop --out")
+        raise InputError("results for - go to standard output; drop --out and redirect that")
     if options.text_column is not None:
-        raise InputError("standard input is read a text a line; --text-column is for files")
-    # Whatever is wrong with the model shows before anything is read, and the first answer is quick.
+        raise InputError("standard input is read as one text per line; --text-column is for files")
+    # Fails on a broken model before reading any input, and makes the first answer quick.
     _judged(model, Items(texts=["a text"]), "standard input", lambda done: None)
     done = skipped = strange = 0
     with progress("scoring standard input") as advance:
@@ -183,7 +183,7 @@ def _score_stream(model: Any, options: Any) -> None:
 
 
 def _answers(lines: list[Any], first: int, found: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    """A record a line, in their order."""
+    """One record per line, in order."""
     answers = iter(found)
     for row, line in enumerate(lines, first):
         if isinstance(line, str):
@@ -193,7 +193,7 @@ def _answers(lines: list[Any], first: int, found: Iterable[Any]) -> Iterator[dic
 
 
 def evaluate(options: Any) -> None:
-    """Measure how well a detector tells in-scope from out-of-scope items."""
+    """Measure how well a detector separates in-scope from out-of-scope items."""
     import numpy as np
 
     from outscope.files import print_jsonl

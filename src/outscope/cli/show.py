@@ -1,4 +1,4 @@
-"""How results look: tables on a terminal, bars for long work, silence elsewhere."""
+"""How results look: tables and progress bars on a terminal, silence elsewhere."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ WIDE = 150
 
 
 def say(text: str) -> None:
-    """Words go to standard error; data alone goes to standard output."""
+    """Messages go to standard error; standard output is for data only."""
     print(text, file=sys.stderr)
 
 
 def table(header: list[str], rows: list[list[Any]]) -> None:
-    """A table for people."""
+    """A human-readable table."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     shown = Table(*header, box=None, pad_edge=False, header_style="bold")
     for row in rows:
-        # As it is: square brackets in a text are no markup.
+        # Literally: square brackets in a text are not markup.
         shown.add_row(*(Text(f"{v:.4f}" if isinstance(v, float) else str(v)) for v in row))
-    # A pipe or a log has no width of its own; one that tables fit into is better than 80.
+    # A pipe or a log has no width; one that tables fit into is better than 80.
     Console(width=None if sys.stdout.isatty() else WIDE).print(shown)
 
 
@@ -43,7 +43,7 @@ def flat(value: Any) -> str:
 
 
 def size(detector: Any, folder: str) -> str:
-    """How much a detector stores, and how much its folder takes."""
+    """How much a detector stores, and the size of its folder."""
     own = getattr(detector, "detector_", detector)
     vectors: Any = getattr(own, "atoms_", getattr(own, "means_", ()))
     disk = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
@@ -58,7 +58,7 @@ def size(detector: Any, folder: str) -> str:
 
 
 class _Warnings(logging.Handler):
-    """Warnings of the package as plain words."""
+    """The package's warnings in plain words."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.WARNING:
@@ -67,7 +67,7 @@ class _Warnings(logging.Handler):
 
 @contextlib.contextmanager
 def warnings_said() -> Iterator[None]:
-    """Warnings of the package go to standard error."""
+    """Send the package's warnings to standard error."""
     handler = _Warnings()
     logging.getLogger("outscope").addHandler(handler)
     try:
@@ -89,7 +89,7 @@ def warnings_said() -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress(title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, silence elsewhere. Epochs are heard through the package's logger."""
+    """A bar on a terminal, silence elsewhere. Epochs come from the package's logger."""
     if not sys.stderr.isatty():
         yield lambda done: None
         return

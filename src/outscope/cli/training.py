@@ -1,4 +1,4 @@
-"""embed and finetune: the commands around encoders."""
+"""embed and finetune: the encoder commands."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def embed_arguments(embed: argparse.ArgumentParser) -> None:
     embed.add_argument("items", metavar="FILE", help="texts; see: outscope score --help")
     embed.add_argument("--out", required=True, type=Path, metavar="FILE", help=".npy or .parquet")
     column_arguments(embed)
-    embed.add_argument("--encoder", metavar="NAME", help="model: a name or a folder")
+    embed.add_argument("--encoder", metavar="NAME", help="encoder: a name or a folder")
     embed.add_argument(
         "--kind",
         default="embedding",
         choices=("embedding", "logits", "smoothness", "last-smoothness"),
         help="what to compute; logits and smoothness need a fine-tuned encoder",
     )
-    embed.add_argument("--layer", type=int, help="masked mean of this layer, as -2 (penultimate)")
-    embed.add_argument("--no-cache", action="store_true", help="neither read nor keep embeddings")
+    embed.add_argument("--layer", type=int, help="masked mean of this layer, e.g. -2 (penultimate)")
+    embed.add_argument("--no-cache", action="store_true", help="do not use the embedding cache")
 
 
 def embed(options: Any) -> None:
-    """Write the vectors of texts to a file."""
+    """Write embeddings of texts to a file."""
     from outscope.files import check_writable, write_columns, write_matrix
     from outscope.text.cache import VectorCache
     from outscope.text.encoders import make_encoder
@@ -61,13 +61,13 @@ def finetune_arguments(finetune: argparse.ArgumentParser) -> None:
     finetune.add_argument("items", metavar="FILE", help="labelled texts: .csv, .tsv, .jsonl …")
     finetune.add_argument("--out", required=True, metavar="FOLDER", help="where to save")
     column_arguments(finetune, labels=True)
-    finetune.add_argument("--validation", metavar="FILE", help="labelled texts to look at by epoch")
+    finetune.add_argument("--validation", metavar="FILE", help="labelled texts to evaluate on")
     finetune.add_argument(
         "--holdout",
         type=_holdout,
         default="auto",
         metavar="N",
-        help="texts set aside untrained, for the threshold: auto, a share or a number",
+        help="texts kept out of training for the threshold: auto, a share or a number",
     )
     finetune.add_argument("--encoder", metavar="NAME", help="model to start from")
     finetune.add_argument(
@@ -75,16 +75,16 @@ def finetune_arguments(finetune: argparse.ArgumentParser) -> None:
     )
     for name, kind, words in (
         ("epochs", int, "passes over the texts (default 5)"),
-        ("batch-size", int, "texts a step (default 4, the paper's; 32 suits small encoders)"),
+        ("batch-size", int, "texts per step (default 4, the paper's; 32 suits small encoders)"),
         ("learning-rate", float, "default 1e-5, the paper's; 2e-4 suits all-MiniLM-L6-v2"),
         ("weight-decay", float, "default 0.01"),
-        ("contrastive-weight", float, "of the margin loss beside cross-entropy (default 2)"),
-        ("max-length", int, "tokens that are read of a text (default 128)"),
-        ("frozen", int, "first parts kept as they are: 1 = token embeddings, 2 = and block 1 …"),
+        ("contrastive-weight", float, "weight of the margin loss beside cross-entropy (default 2)"),
+        ("max-length", int, "tokens read from each text (default 128)"),
+        ("frozen", int, "first layers to freeze: 1 = token embeddings, 2 = also block 1 …"),
         ("seed", int, "random seed (default 0)"),
     ):
         finetune.add_argument(f"--{name}", type=kind, metavar="N", help=words)
-    finetune.add_argument("--device", help="cpu, cuda or mps (default: the best there is)")
+    finetune.add_argument("--device", help="cpu, cuda or mps (default: the best available)")
 
 
 def _holdout(given: str) -> float | str:
@@ -95,7 +95,7 @@ def _holdout(given: str) -> float | str:
 
 
 def finetune(options: Any) -> None:
-    """Train an encoder on labelled texts; the result is an encoder and a classifier."""
+    """Fine-tune an encoder on labelled texts; the result is an encoder and a classifier."""
     from outscope.text.weights import DEFAULT, find_encoder
     from outscope.texts import read_texts
 
@@ -133,10 +133,10 @@ def finetune(options: Any) -> None:
 
 
 def _promise(set_aside: int, total: int, on_record: bool) -> str:
-    """What a threshold of a detector with the new encoder can rest on."""
+    """What a detector's threshold can be based on with the new encoder."""
     if not on_record:
         return (
-            "which texts the encoder was trained on before is not on record; with it, fit can "
+            "there is no record of the texts the encoder was trained on before; with it, fit can "
             "promise a false-alarm rate only with --calibrate FILE of texts that it never saw"
         )
     if set_aside:
@@ -145,14 +145,14 @@ def _promise(set_aside: int, total: int, on_record: bool) -> str:
             "and they will be used"
         )
     return (
-        f"trained on all {total:,} texts; fit on the same file can promise no false-alarm rate "
+        f"trained on all {total:,} texts; fit on the same file cannot promise a false-alarm rate "
         "without --calibrate FILE of other texts"
     )
 
 
 @contextmanager
 def _training_bar() -> Iterator[Callable[[Any], None]]:
-    """Loss and time left on a terminal; elsewhere a line an epoch, where there is one to tell."""
+    """Loss and time left on a terminal; elsewhere one line per epoch, if there is a result."""
 
     def tell(step: Any) -> None:
         if step.accuracy is not None:

@@ -1,1 +1,1 @@
-"""The paper, run again: tasks, settings, runner, tables, claims."""
+"""The paper's experiments, rerun: tasks, settings, runner, tables, claims."""

@@ -1,4 +1,4 @@
-"""What the paper claims, held against the records: holds, nearly or in part, or does not."""
+"""The paper's claims checked against the records: each holds, nearly or partly holds, or fails."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from outscope.paper.records import Record
 from outscope.paper.settings import NNK, OURS, PAPER, SMALL
 from outscope.paper.tables import NAMES, Setting, latest, means
 
-# A share that misses the printed one by no more than this is a near miss: one pair of 52.
+# A share that misses the printed one by at most this is a near miss: one pair of 52.
 NEARLY = 0.02
 
 Means = dict[tuple[str, str, Setting], tuple[float, float, int]]
 
 
 class Claim(NamedTuple):
-    """A claim, the verdict here, and the numbers behind it."""
+    """A claim, its verdict here and the numbers behind it."""
 
     claim: str
     verdict: str
@@ -32,7 +32,7 @@ class Scope(NamedTuple):
 
 
 def scopes(records: list[Record]) -> list[Scope]:
-    """Every combination that was run."""
+    """Every combination that has been run."""
     return sorted({Scope(r["representation"], r["encoder"]) for r in latest(records)})
 
 
@@ -48,7 +48,7 @@ def _value(found: Means, method: str, kind: str, setting: Setting) -> float | No
 def _counted(
     records: list[Record], test: Callable[[Means, Setting], bool | None]
 ) -> tuple[int, int, str]:
-    """How many settings pass, of how many, and a word on each scope."""
+    """How many settings pass, out of how many, and a summary per scope."""
     passed = total = 0
     words = []
     for scope in scopes(records):
@@ -72,7 +72,7 @@ def best_gap(found: Means, setting: Setting, kind: str) -> float | None:
 
 
 def claims(records: list[Record]) -> list[Claim]:
-    """Each claim of the abstract and of section 6, and our own bars."""
+    """All claims of the abstract and section 6, and our own targets."""
     found = [
         _best(
             records,
@@ -118,7 +118,7 @@ def _best(records: list[Record], kind: str, words: str) -> Claim | None:
 
 
 def _verdict_on(share: float, printed: float) -> str:
-    """A share against the paper's, which is printed in whole per cents."""
+    """Compare a share with the paper's, which is printed in whole per cent."""
     if round(share, 2) >= printed:
         return "holds here"
     if share >= printed - NEARLY:
@@ -171,7 +171,7 @@ def _storage(records: list[Record]) -> Claim | None:
 
 
 def _ratio(records: list[Record], scope: Scope, method: str) -> float | None:
-    """KNN's scoring time over that of ours on CLINC150, the median over draws."""
+    """KNN's scoring time divided by ours on CLINC150, median over draws."""
     times: dict[int, dict[tuple[str, str], float]] = {}
     for r in latest(records):
         if r["dataset"] == "clinc150" and (r["representation"], r["encoder"]) == scope:
@@ -201,7 +201,7 @@ def _speed(records: list[Record]) -> Claim | None:
         else "holds with a restriction"
         if fast
         else "does not hold here",
-        "against our own 1-NN on all rows (exact; it passes over rows that provably are not "
+        "against our own 1-NN on all rows (exact; it skips rows that provably are not "
         "nearest, many where an encoder was fine-tuned), same machine, median over draws; "
         f"{'; '.join(words)}",
     )

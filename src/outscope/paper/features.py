@@ -1,4 +1,4 @@
-"""Rows of a task under a representation; encoders are trained once, vectors computed once."""
+"""Rows of a task under a representation; encoders are trained and vectors computed only once."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from outscope.text.weights import find_encoder
 
 LOSSES = {"finetuned": "cross-entropy", "contrastive": "margin-contrastive"}
 REPRESENTATIONS = ("pretrained", *LOSSES)
-# How encoders are fine-tuned here. A small encoder wants a larger rate and batch than the paper's
+# How encoders are fine-tuned here. A small encoder needs a larger rate and batch than the paper's
 # (1e-5 and 4, for one of 82 M parameters); short texts need no more tokens. One thread, so that
-# several can be trained at once and the result does not depend on how many are.
+# several can be trained at once and results do not depend on how many.
 TRAINING: dict[str, Any] = {
     "epochs": 5, "batch_size": 32, "learning_rate": 2e-4, "weight_decay": 0.01, "frozen": 1,
     "max_length": 64, "most_rows": None, "threads": 1,
 }  # fmt: skip
-# What differs where a small machine has no time for all of it.
+# Reductions where a small machine has no time for the full training.
 LESS_TRAINING: dict[str, dict[str, Any]] = {
     "20newsgroups": {"epochs": 3, "most_rows": 1000},
     "ag_news": {"epochs": 3, "most_rows": 1000},
     "contrastive": {"epochs": 3},
 }
 
-# Random pairs behind one smoothness of BLOOD; with fewer, its noise hides what it measures.
+# Random pairs per BLOOD smoothness estimate; with fewer, noise hides the signal.
 PAIRS = 20
 
 Tell = Callable[[str], None]
 
 
 class Features(NamedTuple):
-    """A task as rows of each kind; what a representation does not have is None."""
+    """A task's rows of each kind; None where a representation has none."""
 
     data: TaskData
     train: Matrix
@@ -50,7 +50,7 @@ class Features(NamedTuple):
 
 
 class Store:
-    """A folder of fine-tuned encoders and vectors, and the data they are made of."""
+    """A folder of fine-tuned encoders and vectors, and the data they are made from."""
 
     def __init__(self, folder: Path, data: Path | None, encoder: str, tell: Tell) -> None:
         self.folder, self.data, self.encoder, self.tell = folder, data, encoder, tell
@@ -58,7 +58,7 @@ class Store:
         self._held: tuple[tuple[Task, str], Features] | None = None
 
     def features(self, task: Task, representation: str) -> Features:
-        """Rows of a task; the last ones asked for are at hand."""
+        """Rows of a task; the last ones requested are kept in memory."""
         if self._held is None or self._held[0] != (task, representation):
             self._held = (task, representation), self._compute(task, representation)
         return self._held[1]
@@ -78,14 +78,14 @@ class Store:
         return Features(data, train, validation, test, logits, encoder.name)
 
     def smoothness(self, task: Task, representation: str) -> Matrix:
-        """BLOOD's rows of the test texts, for the transition into the logits."""
+        """BLOOD's rows for the test texts, of the transition into the logits."""
         features = self.features(task, representation)
         encoder = self.encoder_for(task, representation, features.data)
         self.tell(f"smoothness of {len(features.data.test.texts):,} texts")
         return encoder.features(features.data.test.texts, "last-smoothness", cache=self.cache)
 
     def encoder_for(self, task: Task, representation: str, data: TaskData) -> TransformerEncoder:
-        """The encoder of a representation, trained if it is not there yet."""
+        """The encoder of a representation, trained if it does not exist yet."""
         if representation == "pretrained":
             return TransformerEncoder(self.encoder)
         if representation not in LOSSES:
@@ -132,7 +132,7 @@ class Store:
 
 
 def _some(part: Part, most: int | None, seed: int) -> Part:
-    """The rows that are fine-tuned on: those with words; a random part where that is told."""
+    """The rows to fine-tune on: those with words, or a random part of them if so set."""
     kept = np.flatnonzero([bool(text.strip()) for text in part.texts])
     if most is not None and len(kept) > most:
         kept = np.sort(np.random.default_rng(seed).choice(kept, most, replace=False))
@@ -140,7 +140,7 @@ def _some(part: Part, most: int | None, seed: int) -> Part:
 
 
 def training_told(task: Task, representation: str) -> dict[str, Any] | None:
-    """How the encoder of a representation is trained; None where it is not."""
+    """How the encoder of a representation is trained; None if it is not."""
     if representation == "pretrained":
         return None
     less = LESS_TRAINING.get(representation, {}) | LESS_TRAINING.get(task.dataset, {})

@@ -1,4 +1,4 @@
-"""Interactive pictures of the records, for the page. Needs plotly."""
+"""Interactive figures of the records, for the page. Needs plotly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outscope.paper.settings import NNK, OURS, PAPER
 from outscope.paper.tables import AWARE, BLIND, NAMES, REPRESENTED, Setting, latest, means
 
 COLOURS = ("#4c6ef5", "#f76707", "#2b8a3e", "#ae3ec9", "#1098ad", "#e03131", "#868e96", "#f59f00")
-# Titles go to `meta`: the page prints them above, where words wrap; names stand below.
+# Titles go to `meta`: the page prints them above, where they can wrap; legends go below.
 LAYOUT = {
     "template": "plotly_white",
     "height": 500,
@@ -67,7 +67,7 @@ def by_representation(records: list[Record], encoder: str) -> Any | None:
 
 
 def size_and_auroc(records: list[Record]) -> Any | None:
-    """What a method stores against what it reaches."""
+    """What each method stores against the AUROC it reaches."""
     go = _plotly()
     figure = go.Figure()
     points: dict[str, list[tuple[float, float, str]]] = {}
@@ -89,7 +89,7 @@ def size_and_auroc(records: list[Record]) -> Any | None:
         )  # fmt: skip
     figure.update_layout(
         **{**LAYOUT, "height": 680},
-        meta="What is stored, and AUROC (click names to hide them)",
+        meta="Storage and AUROC (click names to hide them)",
         xaxis={"title": "MB stored", "type": "log"},
         yaxis={"title": "AUROC"},
     )
@@ -97,7 +97,7 @@ def size_and_auroc(records: list[Record]) -> Any | None:
 
 
 def ablation(records: list[Record]) -> Any | None:
-    """Final atoms and validation AUROC over λ and the atoms at the start."""
+    """Final atoms and validation AUROC over λ and the initial number of atoms."""
     go = _plotly()
     tried = [
         r for r in records if r.get("kind") == "choice" and r["method"] == "ec-nnk-means"

@@ -1,4 +1,4 @@
-"""The numbers printed in the paper, from one file: each with its table, row and column."""
+"""The numbers printed in the paper, from one file, each with its table, row and column."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Published(NamedTuple):
     table: str
     method: str
     dataset: str
-    ratio: int  # 0 where a table has one value for all ratios
+    ratio: int  # 0 if a table has one value for all ratios
     representation: str
     measure: str
     value: str
@@ -33,7 +33,7 @@ def published() -> tuple[Published, ...]:
 def printed(
     method: str, dataset: str, ratio: int, representation: str, measure: str
 ) -> float | None:
-    """One printed number, or None where the paper has none."""
+    """One printed number, or None if the paper has none."""
     for one in published():
         if one[1:6] == (method, dataset, ratio, representation, measure):
             return float(one.value)
@@ -43,8 +43,8 @@ def printed(
 def chosen(method: str, dataset: str, ratio: int, representation: str) -> tuple[float, ...]:
     """Hyper-parameters that the paper chose: (atoms,) or (atoms, λ).
 
-    It prints those of pre-trained and contrastive encoders for 20 Newsgroups alone; elsewhere the
-    choice for fine-tuned ones stands in.
+    For pre-trained and contrastive encoders it only prints those for 20 Newsgroups; elsewhere the
+    choice for fine-tuned ones is used.
     """
     found = {
         one.representation: tuple(float(value) for value in one.value.split())

@@ -1,4 +1,4 @@
-"""Results kept as JSON lines: appended whole, never rewritten, never twice."""
+"""Results as JSON lines: appended whole, never rewritten, never duplicated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Records:
             content = path.read_bytes()
             whole = content[: content.rfind(b"\n") + 1]
             if len(whole) < len(content):
-                # A write that was cut off: what it began is not a record.
+                # An interrupted write: the partial line is not a record.
                 with path.open("r+b") as file:
                     file.truncate(len(whole))
             self.all = [json.loads(line) for line in whole.splitlines()]
@@ -44,7 +44,7 @@ class Records:
             self._keys.add(record["key"])
 
     def find(self, **wanted: Any) -> list[Record]:
-        """Done records whose fields have the given values."""
+        """Completed records whose fields have the given values."""
         return [
             record
             for record in self.all

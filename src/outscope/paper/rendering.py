@@ -24,18 +24,18 @@ td.words,th.words{text-align:left;white-space:normal}tr:hover td{background:#f1f
 .claims tr{display:block;padding:.6rem 0;border-bottom:1px solid #ced4da}
 td:first-child{white-space:normal;min-width:6.5rem}h1{font-size:1.5rem}h2{font-size:1.2rem}}
 """
-# Says so above a table that is wider than the page; it can be reached by keyboard, too.
+# Adds a hint above tables wider than the page and makes them reachable by keyboard.
 SCRIPT = """
 const look=()=>document.querySelectorAll(".wide").forEach(e=>{
 const cut=e.scrollWidth>e.clientWidth;e.classList.toggle("cut",cut);if(cut)e.tabIndex=0});
 addEventListener("load",look);addEventListener("resize",look);
 """
-# No tool bar, which lies over titles; as wide as the page.
+# Page width, and no toolbar, which would cover titles.
 PLOTLY = {"displayModeBar": False, "responsive": True}
 
 
 class Report(NamedTuple):
-    """Everything that is shown, in order."""
+    """Everything shown, in order."""
 
     title: str
     intro: list[str]
@@ -56,7 +56,7 @@ def _numbers(cell: Cell, digits: int) -> tuple[str, str]:
 
 
 def markdown(report: Report) -> str:
-    """The report as Markdown, figures left out."""
+    """The report as Markdown, without figures."""
     out = [f"# {report.title}", "", "\n\n".join(report.intro), ""]
     if report.claims:
         out += ["## The claims", "", "| claim | here | numbers |", "|---|---|---|"]

@@ -1,4 +1,4 @@
-"""From records to a report: which tables there are, and what is said above them."""
+"""From records to a report: its tables and the text above them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXAMPLES = 4
 def build_report(
     records: list[Record], *, with_figures: bool = True, store: Store | None = None
 ) -> Report:
-    """Everything that the records can show; with a store of data also pictures and texts."""
+    """Everything the records can show; with a data store, also figures and example texts."""
     tables = []
     for scope in scopes(records):
         for measure in MEASURES:
@@ -64,10 +64,10 @@ def build_report(
         "its Appendix F or, where that was not run, those it printed.",
         "Why numbers differ from the paper's: its encoder, all-distilroberta-v1 (82 M parameters), "
         "is on no package index, so all-MiniLM-L6-v2 (23 M) and all-mpnet-base-v2 (110 M) stand "
-        "in; which classes are in scope is drawn again, and a draw moves every method by points; "
+        "in; the in-scope classes are drawn anew, and a draw moves all methods by points; "
         "fewer draws, rows, tokens and epochs where a table below says so; the last layer's mean, "
-        "not the penultimate one's; times are of 2 CPU cores, not of a GPU. The order of methods "
-        "within a column is what to compare.",
+        "not the penultimate one's; times are for 2 CPU cores, not a GPU. Compare the order of "
+        "methods within a column.",
         f"“Nearly holds”: within {100 * NEARLY:g} points of the share that the paper prints.",
         *_older(done),
     ]
@@ -103,7 +103,7 @@ def _counts(records: list[Record]) -> list[list[str]]:
 
 
 def task_to_picture(records: list[Record]) -> Task:
-    """The paper's, or where that was not run the smallest that was: its vectors are at hand."""
+    """The paper's encoder or, if that was not run, the smallest one run: its vectors exist."""
     done = [r for r in latest(records) if r["representation"] == "pretrained"]
     tasks = {Task(r["dataset"], r["ratio"], r["seed"]): r["train_rows"] for r in done}
     if PICTURED in tasks or not tasks:
@@ -112,7 +112,7 @@ def task_to_picture(records: list[Record]) -> Task:
 
 
 def _pictured(store: Store, task: Task) -> tuple[Any, list[tuple[str, list[str], list[list[str]]]]]:
-    """The plane with atoms and out-of-scope texts, and example texts with their errors."""
+    """The 2-d map of atoms and out-of-scope texts, and example texts with their errors."""
     from outscope.paper.published import chosen
     from outscope.paper.settings import PAPER, Variant, make
 

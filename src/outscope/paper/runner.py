@@ -1,4 +1,4 @@
-"""One record for each task × representation × method; only what is missing is run."""
+"""One record per task × representation × method; only missing ones are run."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from outscope.paper.settings import PAPER, TUNED, Variant, grid, make, variants
 from outscope.paper.tasks import PUBLISHED_COUNTS, RATIOS, Task
 
 LIBRARIES = ("outscope", "numpy", "scikit-learn", "numba")
-# The draw whose validation texts decide the paper's hyper-parameters for a setting.
+# The draw whose validation texts set the paper's hyper-parameters for a setting.
 TUNING_SEED = 0
 
 
 class Job(NamedTuple):
-    """One record to be."""
+    """One record to produce."""
 
     task: Task
     representation: str
@@ -56,7 +56,7 @@ class Choice(NamedTuple):
 
 
 def plan(choice: Choice) -> list[Job]:
-    """Jobs in an order that embeds and trains each thing once."""
+    """Jobs, ordered so that everything is embedded and trained once."""
     for name in choice.representations:
         if name not in REPRESENTATIONS:
             known = ", ".join(REPRESENTATIONS)
@@ -91,7 +91,7 @@ def run(
     *,
     done: Callable[[Job, Record], None] = lambda job, record: None,
 ) -> None:
-    """Run what is missing; a job that fails is recorded and does not stop the rest."""
+    """Run what is missing; a failed job is recorded and does not stop the rest."""
     for job in jobs:
         if job.key in records:
             continue
@@ -108,7 +108,7 @@ def run(
             record.update(_measure(job, store, records), status="done")
         except KeyboardInterrupt:
             raise
-        except Exception as error:  # whatever went wrong with one job is that job's record
+        except Exception as error:  # any error of a job goes into its record
             record.update(status="failed", error=f"{type(error).__name__}: {error}"[:500])
         record["seconds_in_all"] = round(time.perf_counter() - start, 3)
         record["versions"] = {name: version(name) for name in LIBRARIES}
@@ -155,14 +155,14 @@ def _rows_for(
         assert features.logits is not None
         return features.logits
     if detector.needs == "last-smoothness":
-        # Its fit only sets a threshold, which no measure here uses.
+        # Its fit only sets a threshold, which no metric here uses.
         test = store.smoothness(job.task, job.representation)
         return test, test
     return features.train, features.test
 
 
 def _scored(detector: Detector, rows: Matrix) -> tuple[FloatArray, float]:
-    """Scores, and the shortest of three times it takes to get them."""
+    """Scores, and the best of three timings."""
     times = []
     for _ in range(3):
         begin = time.perf_counter()
@@ -172,7 +172,7 @@ def _scored(detector: Detector, rows: Matrix) -> tuple[FloatArray, float]:
 
 
 def _stored_bytes(detector: Detector) -> int:
-    """Bytes of the vectors that scoring needs: as they are saved, or as float32."""
+    """Bytes of the vectors that scoring needs: as saved, or as float32."""
     if hasattr(detector, "stored_bytes_"):
         return int(detector.stored_bytes_)
     kept = (getattr(detector, n, None) for n in ("atoms_", "means_", "whitening_"))
@@ -180,7 +180,7 @@ def _stored_bytes(detector: Detector) -> int:
 
 
 def _values(job: Job, store: Store, records: Records) -> tuple[float, ...]:
-    """Hyper-parameters: tuned on validation texts, the paper's choice, or none for ours."""
+    """Hyper-parameters: tuned on validation texts, the paper's, or none for our defaults."""
     method = job.variant.method
     if job.variant.settings != PAPER or method not in TUNED:
         return ()
@@ -195,7 +195,7 @@ def _values(job: Job, store: Store, records: Records) -> tuple[float, ...]:
 
 
 def _tune(job: Job, store: Store, key: str) -> Record:
-    """The best of the paper's grid on the validation texts of one draw, as in its Appendix F."""
+    """The best of the paper's grid on one draw's validation texts, as in its Appendix F."""
     features = store.features(job.task._replace(seed=TUNING_SEED), job.representation)
     tried: list[dict[str, Any]] = []
     for values in grid(job.variant.method):

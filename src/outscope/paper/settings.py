@@ -1,4 +1,4 @@
-"""The methods as the paper ran them, with its grids, and as we run them, with nothing tuned."""
+"""The methods as the paper ran them, with its grids, and as we run them, with no tuning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLASS_ATOMS = (25, 32, 50, 150, 250, 350)
 LAMBDAS = (0.01, 0.03, 0.05, 0.07, 0.1)
 PAPER, OURS, SMALL = "paper", "ours", "small"
 # "small" takes at most 13 % of the bytes of all rows, as the paper's 2,000 of 15,000 do: half as
-# many atoms as there are rows at 8 bits a number, or all of them at 4 bits where "auto" says so.
+# many 8-bit atoms as there are rows, or all rows as 4-bit atoms where "auto" says so.
 SMALL_SETTINGS = {"n_atoms": 0.5, "precision": "auto"}
 
 FEATURE = tuple(name for name, method in METHODS.items() if method.labels != "classifier")
@@ -24,19 +24,19 @@ TUNED = tuple(name for name in METHODS if "means" in name)
 
 
 class Variant(NamedTuple):
-    """A method with one of the three kinds of settings."""
+    """A method with one of three kinds of settings."""
 
     method: str
     settings: str
 
     @property
     def name(self) -> str:
-        """Short and unique."""
+        """A short unique name."""
         return f"{self.method}/{self.settings}"
 
 
 def variants(representation: str) -> list[Variant]:
-    """Every method that a representation allows: the paper's, then ours."""
+    """All methods that a representation allows: the paper's, then ours."""
     paper = FEATURE if representation == "pretrained" else (*FEATURE, *CLASSIFIER)
     return [
         *(Variant(method, PAPER) for method in paper),
@@ -46,13 +46,13 @@ def variants(representation: str) -> list[Variant]:
 
 
 def grid(method: str) -> Iterator[tuple[float, ...]]:
-    """What the paper tries for a method: (atoms,) or (atoms, λ)."""
+    """The paper's grid for a method: (atoms,) or (atoms, λ)."""
     sizes = CLASS_ATOMS if method.startswith("c-") else ATOMS
     return product(sizes, LAMBDAS) if "ec-" in method else product(sizes)
 
 
 def make(variant: Variant, values: tuple[float, ...], seed: int) -> Detector:
-    """The detector of a variant; `values` are what was tuned, empty for ours."""
+    """The detector of a variant; `values` are the tuned ones, empty for ours."""
     method = variant.method
     settings: dict[str, Any] = {}
     if variant.settings == SMALL:

@@ -1,4 +1,4 @@
-"""Records → the paper's tables: ours, published and the difference, in its own arrangement."""
+"""Records → the paper's tables: ours, published and the difference, in the paper's layout."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REPRESENTED = {
 NOTE = (
     "mean ± standard deviation over draws; in brackets the paper's number and the difference. "
     "“ours”: our defaults, nothing tuned; “small”: ours in at most 13 % of KNN's bytes (half as "
-    "many atoms as rows at 8 bits a number, or all rows at 4 where they lie far apart)."
+    "many 8-bit atoms as rows or, for isolated rows, all rows as 4-bit atoms)."
 )
 MEASURES = {"auroc": "AUROC ↑", "aupr_in": "AUPR (ID positive) ↑", "fpr_at_95": "FPR@95 ↓"}
 BLIND = ("knn", "kmeans", "nnk-means", "ec-nnk-means")
@@ -55,13 +55,13 @@ class Setting(NamedTuple):
 
     @property
     def title(self) -> str:
-        """For a table's head."""
+        """For a table header."""
         ratio = "" if self.dataset == "clinc150" else f" {self.ratio} %"
         return TITLES[self.dataset] + ratio
 
 
 class Cell(NamedTuple):
-    """Mean and spread over draws, what the paper prints, whether it is the best of its group."""
+    """Mean and spread over draws, the paper's number, and whether it is best in its group."""
 
     mean: float
     spread: float
@@ -79,7 +79,7 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table as the paper arranges it."""
+    """A table in the paper's layout."""
 
     title: str
     note: str
@@ -92,7 +92,7 @@ SETTINGS = [Setting(dataset, ratio) for dataset, ratios in RATIOS.items() for ra
 
 
 def latest(records: list[Record]) -> list[Record]:
-    """Measured records of the draws that count; a tuned one before one with the paper's choice."""
+    """Measured records of the draws that count; tuned ones come before the paper's choice."""
     kept: dict[Any, Record] = {}
     for record in records:
         if record["status"] == "done" and record.get("kind") != "choice":
@@ -114,10 +114,10 @@ def latest(records: list[Record]) -> list[Record]:
 
 
 def _common_draws(records: list[Record]) -> list[Record]:
-    """Of each setting the draws that every method there has seen, so that means compare like.
+    """For each setting, the draws that every method there has run, so that means are comparable.
 
-    A draw decides which classes are in scope, which moves all methods by points. Where no draw is
-    complete, all of them.
+    A draw decides which classes are in scope, which moves all methods by points. If no draw is
+    complete, all draws.
     """
     ran: dict[Any, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     for record in records:
@@ -156,7 +156,7 @@ def means(
 def measure_table(
     records: list[Record], measure: str, representation: str, encoder: str, settings: list[Setting]
 ) -> Table | None:
-    """AUROC, AUPR or FPR@95 of every method; None where nothing was run."""
+    """AUROC, AUPR or FPR@95 of every method; None if nothing was run."""
     found = means(records, measure, representation, encoder)
     settings = [s for s in settings if any(key[2] == s for key in found)]
     if not settings:
@@ -260,7 +260,7 @@ def time_table(records: list[Record], representation: str, encoder: str) -> Tabl
 
 
 def contrast_table(records: list[Record], encoder: str) -> Table | None:
-    """AUROC under pre-trained and margin-contrastive vectors side by side, where both were run."""
+    """AUROC with pre-trained and margin-contrastive vectors side by side, where both were run."""
     kinds = ("pretrained", "contrastive")
     made = (measure_table(records, "auroc", kind, encoder, SETTINGS) for kind in kinds)
     tables = [table for table in made if table is not None]
@@ -281,7 +281,7 @@ def contrast_table(records: list[Record], encoder: str) -> Table | None:
 
 
 def choice_table(records: list[Record]) -> list[list[str]]:
-    """Hyper-parameters used with the paper's settings, and those it chose: rows of text."""
+    """Hyper-parameters used with the paper's settings, and the paper's own: rows of text."""
     told = {
         (o.method, o.dataset, o.ratio, o.representation): o.value
         for o in published()

@@ -1,4 +1,4 @@
-"""The paper's detection tasks as data: which texts are fitted, which are judged, what is true."""
+"""The paper's detection tasks as data: texts to fit on, texts to test on, ground truth."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RATIOS = {
     "clinc150": (100,),
     "ag_news": (50, 75),
 }
-# Rows of train, validation and test before classes are drawn (the paper's table of datasets).
+# Rows of train, validation and test before classes are drawn (the paper's dataset table).
 PUBLISHED_COUNTS = {
     "20newsgroups": (15076, 1885, 1885),
     "banking77": (9002, 1001, 3080),
@@ -26,7 +26,7 @@ PUBLISHED_COUNTS = {
     "ag_news": (112800, 7200, 7600),
 }
 OOS = "oos"
-# Where a part of AG News comes from several collections, the balanced one is taken.
+# If a split of AG News comes from several collections, use the balanced one.
 AG_SOURCE = "jatin20k"
 
 
@@ -44,7 +44,7 @@ class Task(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Texts with labels, and where they are out of scope."""
+    """Texts with labels, and which are out of scope."""
 
     texts: list[str]
     labels: np.ndarray[Any, Any]
@@ -52,7 +52,7 @@ class Part(NamedTuple):
 
 
 class TaskData(NamedTuple):
-    """What is fitted, tuned and tested on; `train` holds in-scope texts alone."""
+    """Texts to fit, tune and test on; `train` holds in-scope texts only."""
 
     train: Part
     validation: Part

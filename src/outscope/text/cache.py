@@ -1,4 +1,4 @@
-"""Vectors kept on disk by the hash of text and encoder, so that nothing is computed twice."""
+"""Vectors cached on disk by hash of text and encoder, so that nothing is computed twice."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ TABLE = (
     "CREATE TABLE sealed (space TEXT, key BLOB, vector BLOB, seal BLOB, "
     "PRIMARY KEY (space, key)) WITHOUT ROWID"
 )
-# The table of caches without seals; it is dropped.
+# The table of old caches without seals; it is dropped.
 OLD_TABLE = "vectors"
-# What sqlite says of the machine, not of the file: the cache is then left as it is.
+# sqlite errors about the machine, not the file: the cache is then left as it is.
 NOT_THE_FILE = {
     sqlite3.SQLITE_AUTH,
     sqlite3.SQLITE_BUSY,
@@ -52,13 +52,13 @@ def default_folder() -> Path:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether nobody else can write to a folder."""
+    """Whether only the user can write to a folder."""
     state = folder.stat()
     return not hasattr(os, "getuid") or (state.st_uid == os.getuid() and not state.st_mode & 0o022)
 
 
 def _secret(folder: Path) -> bytes:
-    """What only this user knows, beside the cache or, where others can write, with the settings."""
+    """The user's secret, kept beside the cache or, if others can write there, with the settings."""
     if not _is_private(folder):
         base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
         folder = Path(base) / "outscope"
@@ -69,7 +69,7 @@ def _secret(folder: Path) -> bytes:
             secret = file.read_bytes()
             if len(secret) == BYTES:
                 return secret
-        # Linked into place whole, so that two processes cannot end up with two secrets.
+        # Linked into place once complete, so that two processes cannot end up with two secrets.
         aside = folder / f"{SECRET}-{os.getpid()}-{os.urandom(4).hex()}"
         with os.fdopen(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as new:
             new.write(os.urandom(BYTES))
@@ -88,9 +88,9 @@ def _secret(folder: Path) -> bytes:
 class VectorCache:
     """Vectors by (space, text); a space is one encoder with its settings.
 
-    Each vector is sealed with a secret of the user: what was damaged, or written by others, counts
-    as missing and is written again. A cache that cannot be used is not an error: it is said once,
-    and work goes on.
+    Each vector is sealed with the user's secret: vectors damaged, or written by others, count as
+    missing and are written again. An unusable cache is not an error: it is reported once and work
+    continues.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -100,7 +100,7 @@ class VectorCache:
         self._known_secret = b""
 
     def get(self, space: str, texts: Sequence[str]) -> dict[int, Matrix]:
-        """Vectors of the texts that are known, by position."""
+        """Vectors of the known texts, by position."""
         where: dict[bytes, list[int]] = {}
         found: dict[int, Matrix] = {}
 
@@ -112,11 +112,11 @@ class VectorCache:
                 found.update(dict.fromkeys(where.get(key, ()), np.frombuffer(blob, np.float32)))
 
         self._with_database(read)
-        # Vectors of one encoder have one length; where they do not, none can be trusted.
+        # Vectors of one encoder have the same length; if they do not, none can be trusted.
         return found if len({len(vector) for vector in found.values()}) == 1 else {}
 
     def put(self, space: str, texts: Sequence[str], vectors: Matrix) -> None:
-        """Remember vectors, but for those that are no vectors: empty, NaN or infinite."""
+        """Store vectors, except invalid ones: empty, NaN or infinite."""
 
         def write(database: sqlite3.Connection) -> None:
             rows = {}
@@ -126,7 +126,7 @@ class VectorCache:
                     rows[key] = (space, key, blob, self._seal(space, key, blob))
             statement = "INSERT OR REPLACE INTO sealed VALUES (?, ?, ?, ?)"
             database.executemany(statement, rows.values())
-            # Damage that hides rows shows only here.
+            # Damage that hides rows only shows here.
             if {key for key, _ in self._whole_rows(database, space, list(rows))} != rows.keys():
                 raise sqlite3.DatabaseError("it does not give back what was written")
             # And what it hides of other rows, only here; a large file would take too long.
@@ -139,7 +139,7 @@ class VectorCache:
     def _whole_rows(
         self, database: sqlite3.Connection, space: str, keys: list[bytes]
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and vectors of the rows that are there, with their seals unbroken."""
+        """Keys and vectors of the rows found with intact seals."""
         for start in range(0, len(keys), KEYS_AT_A_TIME):
             part = keys[start : start + KEYS_AT_A_TIME]
             marks = ",".join("?" * len(part))
@@ -149,7 +149,7 @@ class VectorCache:
                     yield key, blob
 
     def _key(self, text: str) -> bytes:
-        # Lone surrogates cannot be encoded strictly, but are texts that may come.
+        # Lone surrogates cannot be encoded strictly but may occur in texts.
         content = text.encode("utf-8", "surrogatepass")
         return hashlib.blake2b(content, digest_size=16, key=self._known_secret).digest()
 
@@ -160,7 +160,7 @@ class VectorCache:
         return hashlib.blake2b(told, digest_size=16, key=self._known_secret).digest()
 
     def _with_database(self, work: Callable[[sqlite3.Connection], None]) -> None:
-        """Do some work in one transaction; where the file is damaged, with a new one."""
+        """Do some work in one transaction; if the file is damaged, in a new one."""
         for _ in range(2):
             if self._broken:
                 return
@@ -183,7 +183,7 @@ class VectorCache:
         try:
             database.text_factory = bytes  # damaged text must not fail to decode
             database.execute("PRAGMA trusted_schema = OFF")
-            # A power cut may cost vectors; seals see to it that it costs nothing else.
+            # A power cut may lose vectors; thanks to the seals it does no other harm.
             database.execute("PRAGMA synchronous = OFF")
             self._prepare(database)
             with database:
@@ -193,7 +193,7 @@ class VectorCache:
 
     @staticmethod
     def _prepare(database: sqlite3.Connection) -> None:
-        """Make the table; a file with anything else in it is not one of ours."""
+        """Create the table; a file with anything else in it is not ours."""
         query = "SELECT name, sql FROM sqlite_master"
         there = dict(database.execute(query).fetchall())
         if there == {b"sealed": TABLE.encode()}:

@@ -35,7 +35,7 @@ class Classifier:
         self.network = network
         self.classes = list(classes)
         self.card = card
-        self.seen = seen  # hashes of the texts it was trained on; None where that is unknown
+        self.seen = seen  # hashes of the texts it was trained on; None if unknown
         width = int(network.core.config.hidden_size)
         self.head = torch.nn.Linear(width, len(self.classes)).to(network.device)
         self.dropout = torch.nn.Dropout(0.1)
@@ -57,7 +57,7 @@ class Classifier:
         )
 
     def logits_of(self, vectors: Matrix) -> Matrix:
-        """Logits of rows that `vectors` gave: the head alone, no pass through the network."""
+        """Logits of rows from `vectors`: only the head, no pass through the network."""
         self.eval()
         with torch.inference_mode():
             rows = torch.as_tensor(vectors, device=self.network.device)
@@ -86,7 +86,7 @@ class Classifier:
         if self.seen is not None:
             safetensors.numpy.save_file({"hashes": self.seen}, folder / SEEN)
         card = {"format": FORMAT, "schema": 1, "classes": self.classes, **self.card}
-        # Last, since it is what marks the folder as whole.
+        # Last, since it marks the folder as complete.
         (folder / CARD).write_text(json.dumps(card, indent=1, ensure_ascii=False), "utf-8")
 
     @classmethod
@@ -111,7 +111,7 @@ class Classifier:
         return classifier
 
     def accuracy(self, texts: Sequence[str], labels: Sequence[str], *, batch_size: int) -> float:
-        """Share of texts put into their class."""
+        """Share of texts assigned to their class."""
         logits = self.logits(texts, batch_size=batch_size, advance=lambda done: None)
         named = np.array(self.classes)[logits.argmax(axis=1)]
         return float(np.mean(named == np.asarray(labels)))

@@ -1,4 +1,4 @@
-"""Encoders: texts → rows of numbers that a detector takes. torch is imported when one is used."""
+"""Encoders: texts → rows of numbers for a detector. torch is imported only when needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from outscope.text.weights import DEFAULT, find_encoder, folder_fingerprint
 
 logger = logging.getLogger("outscope")
 
-# Texts that are looked up, computed and kept together: what is lost at most when work is stopped.
+# Texts looked up, computed and cached together: the most that is lost when work is interrupted.
 TEXTS_AT_A_TIME = 2048
 STATIC_MARKS = {"config.json": "model2vec", "modules.json": "StaticEmbedding"}
 CANARY = ("a usual sentence", "Zwölf Boxkämpfer jagen Viktor", "0123 ?! {}")
@@ -33,7 +33,7 @@ def _silent(done: int) -> None:
 
 
 class Encoder(ABC):
-    """Texts → rows. What it computes with is loaded when it is first needed."""
+    """Texts → rows. The model is loaded when first needed."""
 
     name: str
     folder: Path | None = None  # where its files are, if it has any
@@ -42,20 +42,20 @@ class Encoder(ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Hash of everything that decides a row; detectors refuse an encoder with another one."""
+        """Hash of everything that affects a row; detectors refuse encoders with another one."""
 
     @abstractmethod
     def _compute(self, texts: Sequence[str], kind: str, advance: Advance) -> Matrix:
-        """Rows of texts, computed."""
+        """Compute the rows of texts."""
 
     def settings(self) -> dict[str, Any]:
-        """What makes the same encoder again from its name or folder."""
+        """Settings that recreate this encoder from its name or folder."""
         return {}
 
     def has_seen(self, texts: Sequence[str]) -> BoolArray | None:
-        """Whether each text was fine-tuned on by `outscope finetune`; None where it is unknown.
+        """Whether `outscope finetune` trained on each text; None if unknown.
 
-        A threshold from texts that the encoder has seen promises nothing about new ones.
+        A threshold from texts that the encoder has seen promises nothing about new texts.
         """
         seen = read_seen(self._origin())
         return None if seen is None else np.isin(hashes(texts), seen)
@@ -64,7 +64,7 @@ class Encoder(ABC):
         return self.folder
 
     def space(self, kind: str) -> str:
-        """Name of the space that rows of this kind lie in."""
+        """Name of the space of rows of this kind."""
         return hashlib.sha256(f"{self.fingerprint()}:{kind}".encode()).hexdigest()[:32]
 
     def features(
@@ -103,13 +103,13 @@ class Encoder(ABC):
 
 
 class TransformerEncoder(Encoder):
-    """A sentence-transformers or Hugging Face model, by name, folder or as a loaded object.
+    """A sentence-transformers or Hugging Face model, given by name, by folder or loaded.
 
     `layer` None is the model's own pooling (for a fine-tuned folder: the mean over the last layer);
     a number is the masked mean of that layer: −1 the last, −2 the penultimate of the paper.
-    A folder that `outscope finetune` wrote also gives "logits" and "smoothness" (of BLOOD, with
-    `pairs` random pairs). `device` is cpu, cuda or mps; None is $OUTSCOPE_DEVICE, or the best there
-    is.
+    A folder written by `outscope finetune` also gives "logits" and "smoothness" (for BLOOD, with
+    `pairs` random pairs). `device` is cpu, cuda or mps; None is $OUTSCOPE_DEVICE, or the best
+    available.
     """
 
     def __init__(
@@ -152,24 +152,24 @@ class TransformerEncoder(Encoder):
         return found
 
     def fingerprint(self) -> str:
-        """Hash of the model's files and of the settings that decide a row."""
+        """Hash of the model's files and of the settings that affect a row."""
         base = folder_fingerprint(self.folder) if self.folder else self._network().fingerprint()
         told = f"{base}:{self.layer}:{self.max_length}:{self.pairs}:{self.seed}"
         return hashlib.sha256(told.encode()).hexdigest()
 
     def settings(self) -> dict[str, Any]:
-        """What makes the same encoder again from its name or folder."""
+        """Settings that recreate this encoder from its name or folder."""
         names = ("layer", "max_length", "batch_size", "pairs", "seed")
         return {name: getattr(self, name) for name in names}
 
     def _origin(self) -> Path | None:
-        """An object remembers the folder that it was loaded from."""
+        """A loaded model remembers the folder it came from."""
         core = None if self._given is None else self._given[0].auto_model
         name = getattr(core, "name_or_path", "")
         return Path(name) if name else self.folder
 
     def _network(self) -> Any:
-        """The network, or the classifier around it; the only place where torch comes in."""
+        """The network, or the classifier around it; the only place that imports torch."""
         if self._loaded is None:
             require("torch", extra="text")
             require("sentence_transformers", extra="text")
@@ -191,7 +191,7 @@ class TransformerEncoder(Encoder):
             )
 
     def logits_of(self, embeddings: Matrix) -> Matrix:
-        """Logits of texts whose embeddings are at hand, which are what the head sees."""
+        """Logits of texts from known embeddings, which are the head's input."""
         self._demand_head("logits")
         if self.layer not in (None, -1):
             raise InputError(
@@ -228,7 +228,7 @@ class TransformerEncoder(Encoder):
 
 
 class StaticEncoder(Encoder):
-    """A model2vec model: a vector a token, averaged; tens of thousands of texts a second."""
+    """A model2vec model: one vector per token, averaged; tens of thousands of texts per second."""
 
     def __init__(self, model: str | Path) -> None:
         self.local = Path(model).expanduser().is_dir()
@@ -253,7 +253,7 @@ class StaticEncoder(Encoder):
 
 
 class FunctionEncoder(Encoder):
-    """Any function from a list of texts to an array with a row each. Its results are not cached."""
+    """Any function from a list of texts to an array, one row per text. Not cached."""
 
     cacheable = False
 
@@ -262,7 +262,7 @@ class FunctionEncoder(Encoder):
         self.name = name or str(getattr(function, "__name__", type(function).__name__))
 
     def fingerprint(self) -> str:
-        """A function cannot be hashed: how it encodes a few sentences, coarsely, stands for it."""
+        """A function cannot be hashed; its rounded rows for a few sentences stand in for it."""
         rows = self._compute(CANARY, "embedding", _silent)
         coarse = np.round(rows / max(float(np.abs(rows).max()), 1e-30), 2) + 0.0
         return hashlib.sha256(coarse.astype(np.float32).tobytes()).hexdigest()
@@ -299,7 +299,7 @@ def make_encoder(encoder: Any = DEFAULT, **settings: Any) -> Encoder:
 
 
 def _is_static(name: str) -> bool:
-    """Whether a model is one of model2vec, by what it says of itself."""
+    """Whether a model is a model2vec one, according to its configuration."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         return any(
@@ -310,11 +310,11 @@ def _is_static(name: str) -> bool:
 
 
 def check_texts(texts: Any, name: str = "texts") -> list[str]:
-    """A list of texts; one text alone, other types and missing values are refused by position."""
+    """A list of texts; a single text, other types and missing values are refused, with position."""
     if isinstance(texts, Mapping) or hasattr(texts, "columns"):
         raise InputError(f"{name} is a table ({type(texts).__name__}); give one column of it")
     if isinstance(texts, (str, bytes)):
-        raise InputError(f"{name} is one text; give a list of texts, even of one: [{name}]")
+        raise InputError(f"{name} is a single text; give a list, even for one text: [{name}]")
     try:
         found = list(texts)
     except TypeError as error:
@@ -330,6 +330,6 @@ def check_texts(texts: Any, name: str = "texts") -> list[str]:
         except UnicodeEncodeError as error:
             raise InputError(
                 f"{name}[{i}] holds half of a surrogate pair at position {error.start}, which is "
-                "no character; decode its source as UTF-8 or UTF-16 again"
+                "not a character; decode its source again as UTF-8 or UTF-16"
             ) from error
     return [str(text) for text in found]

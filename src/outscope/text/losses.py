@@ -9,7 +9,7 @@ def margin_contrastive(vectors: torch.Tensor, labels: torch.Tensor) -> torch.Ten
     """Margin-based contrastive loss of a batch (Zhou, Liu & Chen 2021).
 
     Pulls rows of one class together and pushes rows of other classes out to at least the largest
-    distance seen within a class, which is the margin of this batch.
+    distance found within a class, which is the margin for this batch.
     """
     gaps = (vectors[:, None] - vectors[None]).square().sum(dim=2)
     same = labels[:, None] == labels[None, :]

@@ -1,4 +1,4 @@
-"""A transformer on texts: tokens in batches of like length, pooled vectors out. Needs torch."""
+"""A transformer on texts: token batches of similar length in, pooled vectors out. Needs torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Tokens = dict[str, torch.Tensor]
 
 
 def load_model(source: str | Path, device: str | None) -> SentenceTransformer:
-    """A model by folder or hub name; a Hugging Face model without pooling gets a masked mean."""
+    """Load a model by folder or hub name; one without pooling gets a masked mean."""
     if isinstance(source, str):
         source = find_encoder(source)
     check_folder(source, strict=False)
@@ -42,7 +42,7 @@ def load_model(source: str | Path, device: str | None) -> SentenceTransformer:
             ) from error
     try:
         return SentenceTransformer(str(source), device=device, trust_remote_code=False)
-    except Exception as error:  # a damaged file shows itself in many ways
+    except Exception as error:  # a damaged file fails in many ways
         reason = " ".join(str(error).split())[:200]
         raise InputError(
             f"encoder {str(source)!r} cannot be loaded ({reason}); give a model folder, a "
@@ -52,7 +52,7 @@ def load_model(source: str | Path, device: str | None) -> SentenceTransformer:
 
 
 class Network:
-    """A loaded transformer: texts → tokens → vectors, always in evaluation mode here."""
+    """A loaded transformer: texts → tokens → vectors, always in evaluation mode."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Network:
 
     @property
     def device(self) -> torch.device:
-        """Where the network computes."""
+        """The device the network runs on."""
         return self.model.device
 
     @property
@@ -87,7 +87,7 @@ class Network:
         return int(self.model.get_sentence_embedding_dimension() or self.core.config.hidden_size)
 
     def tokenize(self, texts: Sequence[str]) -> list[dict[str, Any]]:
-        """Token ids of each text, cut to the longest the network takes, not padded."""
+        """Token ids of each text, truncated to the network's maximum length, not padded."""
         prompts = self.model.prompts or {}
         prompt = prompts.get(self.model.default_prompt_name or "", "") or ""
         found = self.tokenizer(
@@ -100,7 +100,7 @@ class Network:
         return [{name: found[name][i] for name in found} for i in range(len(texts))]
 
     def _tell_of_cuts(self, found: Any) -> None:
-        """Say once that texts are longer than the network reads; nothing is cut in silence."""
+        """Warn once that texts are longer than the network reads; nothing is truncated silently."""
         encodings = found.encodings or []
         cut = sum(bool(encoding.overflowing) for encoding in encodings)
         if cut and not self._told:
@@ -121,17 +121,17 @@ class Network:
     def batches(
         self, texts: Sequence[str], batch_size: int
     ) -> Iterator[tuple[np.ndarray[Any, Any], Tokens]]:
-        """Batches of texts of like length, each with where its texts stand."""
+        """Batches of texts of similar length, each with the positions of its texts."""
         for first in range(0, len(texts), TEXTS_AT_A_TIME):
             tokens = self.tokenize(texts[first : first + TEXTS_AT_A_TIME])
-            # Longest first: if memory does not suffice, that shows at once.
+            # Longest first, so that a lack of memory shows at once.
             order = np.argsort([-len(one["input_ids"]) for one in tokens], kind="stable")
             for start in range(0, len(order), batch_size):
                 chosen = order[start : start + batch_size]
                 yield first + chosen, self.pad([tokens[i] for i in chosen])
 
     def own_pooling(self, tokens: Tokens) -> torch.Tensor:
-        """Vectors as the model's authors pool them."""
+        """Vectors with the model's own pooling."""
         return self.model({**tokens, "modality": "text"})["sentence_embedding"]
 
     def layer_mean(self, tokens: Tokens, layer: int) -> torch.Tensor:
@@ -167,12 +167,12 @@ class Network:
         return np.empty((0, self.dimension), np.float32) if out is None else out
 
     def fingerprint(self) -> str:
-        """Hash of everything that decides a vector: weights, vocabulary, pooling, length.
+        """Hash of everything that affects a vector: weights, vocabulary, pooling, length.
 
-        Hashed once, and again when a weight was replaced or changed in place.
+        Computed once, and again if a weight was replaced or changed in place.
         """
         weights = sorted(self.model.state_dict().items())
-        # The first number tells of changes through `.data`, which torch does not count.
+        # The first number detects changes through `.data`, which torch does not count.
         marks = [
             (t.data_ptr(), t.is_inference() or t._version, t.flatten()[:1].tolist())
             for _, t in weights

@@ -30,18 +30,18 @@ logger = logging.getLogger("outscope")
 
 NEAREST = 3
 OUT_OF_SCOPE = "out of scope"
-# Before a saved encoder's name: it lies beside the manifest.
+# Prefix of a saved encoder's name: its folder is beside the manifest.
 BESIDE = "@"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is said about one text."""
+    """The result for one text."""
 
     ood_score: float  # higher = stranger
-    p_value: float | None  # chance of an in-scope text at least this strange, where calibrated
+    p_value: float | None  # chance of an in-scope text at least this strange, if calibrated
     is_ood: bool
-    label: Any  # class, or "out of scope"; None where no labels were given
+    label: Any  # class, or "out of scope"; None if no labels were given
     nearest: tuple[str, ...]  # in-scope texts most like it
 
     def as_dict(self) -> dict[str, Any]:
@@ -50,15 +50,15 @@ class Verdict:
 
 
 class TextDetector(OutlierMixin, BaseEstimator):
-    """Tells which texts are unlike those it was fitted on.
+    """Flags texts that are unlike those it was fitted on.
 
-    `encoder` is a model name, a folder (also one that `outscope finetune` wrote), a loaded
+    `encoder` is a model name, a folder (including one written by `outscope finetune`), a loaded
     SentenceTransformer or any function from texts to rows; `detector` a method name or a detector.
-    `holdout` texts (a share, a number, 0 for none) are kept out of the fit to set the threshold, so
+    `holdout` texts (a share, a number, 0 for none) are held out of the fit to set the threshold, so
     that the false-alarm rate `contamination` (None: the detector's own, or 0.05) is a promise:
     P(false alarm) ≤ 5 % on average over calibrations, for texts exchangeable with those held out.
     "auto" holds out a quarter of few texts, a tenth of many, and none that the encoder was trained
-    on. `promise_` says what is promised; where that is nothing, `fit` warns.
+    on. `promise_` says what is promised; if nothing can be, `fit` warns.
     """
 
     _rules, _fitted = RULES, FITTED
@@ -83,13 +83,13 @@ class TextDetector(OutlierMixin, BaseEstimator):
     # ---- learning
 
     def fit(self, texts: Any, labels: Any = None, *, advance: Advance = lambda done: None) -> Self:
-        """Learn what is in scope; with labels, classes too."""
+        """Learn what is in scope and, with labels, the classes."""
         texts = check_texts(texts)
         self._refuse_empty(texts)
         y = None if labels is None else check_labels(labels, len(texts))
         if y is not None and OUT_OF_SCOPE in y.tolist():
             raise InputError(
-                f"labels name a class {OUT_OF_SCOPE!r}, which is what verdicts call all others; "
+                f"labels name a class {OUT_OF_SCOPE!r}, which verdicts use for everything else; "
                 "rename it, or leave those texts out of the fit"
             )
         with all_or_nothing(self):
@@ -118,11 +118,11 @@ class TextDetector(OutlierMixin, BaseEstimator):
     def _refuse_empty(texts: list[str]) -> None:
         empty = [i for i, text in enumerate(texts) if not text.strip()]
         if not texts:
-            raise InputError("texts has 0 texts; give those that are in scope")
+            raise InputError("texts has 0 texts; give in-scope texts")
         if empty:
             raise InputError(
                 f"texts has {len(empty)} empty texts (the first is texts[{empty[0]}]), which say "
-                "nothing of what is in scope; drop them"
+                "nothing about what is in scope; drop them"
             )
 
     def _new_detector(self) -> Detector:
@@ -136,16 +136,16 @@ class TextDetector(OutlierMixin, BaseEstimator):
         return made
 
     def _rate(self, detector: Detector | None = None) -> float:
-        """The false-alarm rate asked for."""
+        """The requested false-alarm rate."""
         given: Any = self.contamination
         if given is None:
             given = (detector or self.detector_).contamination
         return USUAL_RATE if isinstance(given, str) else float(given)
 
     def _remember(self, texts: list[str], fit: Any) -> None:
-        """Keep the texts that explanations can point to, and no others.
+        """Keep only the texts that explanations can point to.
 
-        The detector counts the rows it was fitted on; `remembered_lines_` counts all texts.
+        The detector numbers the rows it was fitted on; `remembered_lines_` numbers all texts.
         """
         self.remembered_rows_ = np.unique(self.detector_.remembered_rows())
         self.remembered_lines_ = fit[self.remembered_rows_]
@@ -163,7 +163,7 @@ class TextDetector(OutlierMixin, BaseEstimator):
     def calibrate(
         self, texts: Any, *, fpr: float | None = None, confidence: float | None = None
     ) -> Self:
-        """Set the threshold from in-scope texts that were used neither in fit nor in fine-tuning.
+        """Set the threshold from in-scope texts used neither in fit nor in fine-tuning.
 
         The rate is promised on average over calibrations; with `confidence`, for this one.
         """
@@ -174,11 +174,11 @@ class TextDetector(OutlierMixin, BaseEstimator):
         if seen is not None and seen.any():
             if seen.all():
                 raise InputError(
-                    f"the encoder was trained on all of these {len(texts)} texts, and they look "
-                    "nearer to it than any new one will; calibrate on others"
+                    f"the encoder was trained on all of these {len(texts)} texts, so they look "
+                    "nearer than new ones will; calibrate on others"
                 )
             logger.warning(
-                "left out %d of %d texts, on which the encoder was trained", seen.sum(), len(texts)
+                "left out %d of %d texts that the encoder was trained on", seen.sum(), len(texts)
             )
             texts = [text for text, known in zip(texts, seen, strict=True) if not known]
         rate = self._rate() if fpr is None else fpr
@@ -192,7 +192,7 @@ class TextDetector(OutlierMixin, BaseEstimator):
         value: float | None = None,
         confidence: float | None = None,
     ) -> Self:
-        """Move the threshold after fit: to a false-alarm rate, or to a score."""
+        """Move the threshold after fit, to a false-alarm rate or to a score."""
         check_is_fitted(self, "detector_")
         self.detector_.set_threshold(fpr=fpr, value=value, confidence=confidence)
         return self
@@ -207,7 +207,7 @@ class TextDetector(OutlierMixin, BaseEstimator):
 
     @property
     def promise_(self) -> Promise | None:
-        """What the present threshold promises; None where it is an estimate."""
+        """What the current threshold promises; None if it is an estimate."""
         check_is_fitted(self, "detector_")
         return self.detector_.promise_
 
@@ -225,7 +225,7 @@ class TextDetector(OutlierMixin, BaseEstimator):
         return self.detector_.ood_score(rows)
 
     def is_ood(self, texts: Any) -> BoolArray:
-        """True where a text is out of scope at the present threshold."""
+        """True where a text is out of scope at the current threshold."""
         scores = self.ood_score(texts)
         return self.detector_.decide(scores).is_ood
 
@@ -239,7 +239,7 @@ class TextDetector(OutlierMixin, BaseEstimator):
         return self.judge(self.rows_of(texts, advance))
 
     def judge(self, rows: Matrix) -> list[Verdict]:
-        """A verdict on each row that `rows_of` gave."""
+        """A verdict on each row from `rows_of`."""
         check_is_fitted(self, "detector_")
         if not len(rows):
             return []
@@ -260,7 +260,7 @@ class TextDetector(OutlierMixin, BaseEstimator):
 
     def _classes(self, rows: Matrix, reading: Reading) -> list[Any] | None:
         if self.labels_ is None or "smoothness" in self.detector_.needs:
-            return None  # roughness says nothing of classes
+            return None  # roughness says nothing about classes
         if self.detector_.needs == "logits":
             names = self.encoder_classes_
             return [names[c] for c in rows.argmax(axis=1)]
@@ -281,7 +281,7 @@ class TextDetector(OutlierMixin, BaseEstimator):
     # ---- texts to rows
 
     def rows_of(self, texts: Any, advance: Advance = lambda done: None) -> Matrix:
-        """Rows of texts as the detector takes them; computed once, then from the cache."""
+        """Rows of texts as the detector takes them; computed once, then cached."""
         check_is_fitted(self, "detector_")
         texts = check_texts(texts)
         if not texts:
@@ -309,7 +309,7 @@ class TextDetector(OutlierMixin, BaseEstimator):
         return held
 
     def _checked_encoder(self) -> Encoder:
-        """The encoder, after making sure that it is the one of the fit."""
+        """The encoder, after checking that it is the one used in fit."""
         if not hasattr(self, "_encoder"):
             if self.encoder is None:
                 raise InputError(
@@ -344,9 +344,9 @@ class TextDetector(OutlierMixin, BaseEstimator):
         persistence.write(path, stored, notes, attached)
 
     def _encoder_to_save(self) -> tuple[str | None, tuple[str, dict[str, Path]] | None]:
-        """What to write down as the encoder, and its files where it is nobody else's to find."""
+        """What to record as the encoder, and its files if it exists only on this machine."""
         if self.encoder is None and not hasattr(self, "_encoder"):
-            return None, None  # loaded, and saved again without being used
+            return None, None  # loaded and saved again without being used
         encoder = self._checked_encoder()
         if encoder.fingerprint() != self.encoder_fingerprint_:
             raise ModelFileError(
@@ -362,7 +362,7 @@ class TextDetector(OutlierMixin, BaseEstimator):
         return BESIDE + name, (name, files)
 
     def after_loading(self, path: str | os.PathLike[str], encoder: Any) -> Self:
-        """Find the encoder again; it is checked when it is first used."""
+        """Find the encoder again; it is checked at first use."""
         if encoder is not None:
             self.encoder = encoder
             self._checked_encoder()
@@ -372,7 +372,7 @@ class TextDetector(OutlierMixin, BaseEstimator):
             not HUB_NAME.fullmatch(self.encoder) or Path(self.encoder).exists()
         ):
             raise ModelFileError(
-                f"{path} asks for the encoder {self.encoder!r}, which is no name on the hub but a "
-                "place on this machine; if you trust it, give it: outscope.load(path, encoder=…)"
+                f"{path} asks for the encoder {self.encoder!r}, which is not a hub name but a path "
+                "on this machine; if you trust it, give it: outscope.load(path, encoder=…)"
             )
         return self

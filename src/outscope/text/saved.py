@@ -1,4 +1,4 @@
-"""What a saved `TextDetector` may hold, for `load` to check."""
+"""What a saved `TextDetector` may contain, for `load` to check."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _are_means(value: Any, seen: _schema.Seen) -> bool:
 
 
 def _are_classes(value: Any, seen: _schema.Seen) -> bool:
-    """Whether a classifier's classes are there where the detector reads its logits."""
+    """Whether a classifier's classes are present if the detector uses its logits."""
     if seen["detector_"].needs != "logits":
         return value is None or _schema.texts("encoder classes").passes(value, seen)
     return _schema.texts("d").passes(value, {"d": seen["detector_"].n_features_in_})

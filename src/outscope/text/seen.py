@@ -1,4 +1,4 @@
-"""Which texts an encoder was trained on, as hashes; which texts to keep out of a training."""
+"""Which texts an encoder was trained on, as hashes, and which to keep out of training."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from outscope.errors import InputError, ModelFileError
 from outscope.threshold import holdout_size
 
 FILE = "seen.safetensors"
-FPR = 0.05  # the false-alarm rate that "auto" keeps enough texts for
+FPR = 0.05  # the false-alarm rate that "auto" sets aside enough texts for
 
 Hashes = npt.NDArray[np.uint64]
 
 
 def hashes(texts: Sequence[str]) -> Hashes:
-    """A hash of each text; the same whatever its case and white space."""
+    """A hash of each text, ignoring case and white space."""
     plain = (" ".join(text.casefold().split()).encode("utf-8", "surrogatepass") for text in texts)
     told = b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in plain)
     return np.frombuffer(told, "<u8").astype(np.uint64)
 
 
 def read_seen(folder: Path | None) -> Hashes | None:
-    """Hashes of the texts that an encoder was fine-tuned on; None where there is no record."""
+    """Hashes of the texts that an encoder was fine-tuned on; None if there is no record."""
     if folder is None or not (folder / "classifier.json").is_file():
         return np.empty(0, np.uint64)  # nothing was fine-tuned here
     if not (folder / FILE).is_file():
@@ -46,15 +46,15 @@ def read_seen(folder: Path | None) -> Hashes | None:
 def set_aside(
     texts: Sequence[str], size: int | float | str, seed: int, seen: Hashes | None
 ) -> BoolArray:
-    """True for texts to keep out of training, drawn whatever their class.
+    """True for texts to keep out of training, drawn regardless of class.
 
-    Drawing by class would leave the rare ones out, and new texts of those would be false alarms
-    more often than promised. Copies of a text stay together; those seen before are no use.
+    Drawing by class would leave out rare classes, whose new texts would then be false alarms more
+    often than promised. Copies of a text stay together; texts seen before are not drawn.
     """
     n = len(texts)
     wanted = size
     if size == "auto":
-        # Of texts too few for a promise, some serve to estimate the threshold.
+        # If there are too few texts for a promise, some are used to estimate the threshold.
         wanted = 0 if seen is None else holdout_size(n, FPR) or n // 3
     if isinstance(wanted, bool) or not isinstance(wanted, (int, float)) or not 0 <= wanted < n:
         raise InputError(
@@ -68,7 +68,7 @@ def set_aside(
     for key in () if seen is None else seen.tolist():
         copies.pop(key, None)
     chosen, groups = np.zeros(n, dtype=np.bool_), list(copies.values())
-    # One draw for all copies of a text: each has the chance of any other.
+    # One draw for all copies of a text, so that every distinct text has the same chance.
     for i in np.random.default_rng([seed, n]).permutation(len(groups)):
         if len(groups[i]) <= count:
             chosen[groups[i]] = True

@@ -23,7 +23,7 @@ def squared_norms(
 ) -> torch.Tensor:
     """Unbiased estimate of ‖∂out/∂inner‖² for each row: the mean of (wᵀ·J·v)² over Gaussian pairs.
 
-    Rows must not depend on one another. wᵀJ comes from one backward pass, without building J.
+    Rows must be independent of each other. wᵀJ comes from one backward pass, without building J.
     """
     total = torch.zeros(len(out), dtype=torch.float64)
     for turn in range(pairs):
@@ -41,8 +41,8 @@ def smoothness(
 ) -> torch.Tensor:
     """BLOOD's φ for each transition between blocks, the last one into the logits; (b, L − 1).
 
-    With `last_only` the one into the logits alone, (b, 1). A text's random vectors depend on the
-    text and the seed, not on its neighbours in the batch.
+    With `last_only`, only the one into the logits, (b, 1). A text's random vectors depend on the
+    text and the seed, not on the rest of the batch.
     """
     blocks = blocks_of(classifier.network.core)
     lengths = tokens["attention_mask"].sum(dim=1)
@@ -52,7 +52,7 @@ def smoothness(
     ]
 
     def draw(shape: torch.Size) -> torch.Tensor:
-        """Gaussian rows, zero where a text is padding."""
+        """Gaussian rows, zero on padding."""
         out = np.zeros(shape, np.float32)
         for i, generator in enumerate(generators):
             kept = int(lengths[i]) if len(shape) == 3 else shape[1]
@@ -70,7 +70,7 @@ def smoothness(
 
 
 class _Cut:
-    """A place where the graph ends and begins anew."""
+    """A point where the graph is cut and restarted."""
 
     def __init__(self, before: torch.Tensor) -> None:
         self.before = before

