@@ -18,8 +18,8 @@ import numpy as np
 from tasks import DATA, stored
 
 from outscope import NoPromiseWarning, make_detector
-from outscope.holdout import fit_and_calibrate
-from outscope.texts import read_texts
+from outscope.detectors.holdout import fit_and_calibrate
+from outscope.io.texts import read_texts
 
 RECORDS = Path(__file__).parent / "results" / "promises.jsonl"
 SIZES = (20, 50, 100, 200, 390, 450, 2000)

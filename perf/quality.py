@@ -17,7 +17,7 @@ from tasks import Task, banking, clinc, newsgroups
 
 import outscope
 from outscope import ClasswiseNNKDetector, KMeansDetector, KNNDetector, NNKDetector
-from outscope.metrics import evaluate
+from outscope.decisions.metrics import evaluate
 
 RECORDS = Path(__file__).parent / "results" / "quality.jsonl"
 # What 200 atoms of 384 float32 numbers take: a tenth of 2,000.

@@ -26,9 +26,9 @@ from outscope import (
     NNKDetector,
     make_encoder,
 )
-from outscope.metrics import auroc
+from outscope.decisions.metrics import auroc
+from outscope.io.texts import read_texts
 from outscope.text.cache import VectorCache
-from outscope.texts import read_texts
 
 RECORDS = Path(__file__).parent / "results" / "suite.jsonl"
 ENCODERS = {"MiniLM": "all-MiniLM-L6-v2", "static": os.environ.get("OUTSCOPE_STATIC", "")}

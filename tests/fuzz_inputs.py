@@ -14,8 +14,8 @@ import pyarrow
 import pyarrow.parquet
 
 from outscope import OutscopeError
-from outscope.files import read_array, read_labels, read_matrix
-from outscope.texts import holds_texts, read_texts
+from outscope.io.files import read_array, read_labels, read_matrix
+from outscope.io.texts import holds_texts, read_texts
 
 PIECES = [b"\x00", b"\xff", b'"', b",", b"\n", b"\r", b"\t", b"{", b"[" * 9999, b"null", b"1e999"]
 PIECES += [b"9" * 5000, b"\\ud800", b"\xed\xa0\x80", b"-1", b"}{", b"NaN", b"'", b"\xef\xbb\xbf"]

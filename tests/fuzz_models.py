@@ -19,7 +19,7 @@ import safetensors.numpy
 from conftest import public_detectors
 
 import outscope
-from outscope.persistence import MANIFEST, _checksum
+from outscope.io.models import MANIFEST, _checksum
 
 NUMBERS = [
     0,

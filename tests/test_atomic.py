@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from outscope import InputError, KNNDetector
-from outscope._atomic import whole_folder
-from outscope.files import check_folder_writable, whole_file, write_columns, write_matrix
-from outscope.persistence import check_target
+from outscope.io.atomic import whole_folder
+from outscope.io.files import check_folder_writable, whole_file, write_columns, write_matrix
+from outscope.io.models import check_target
 from outscope.text.cache import FILE, SECRET, VectorCache
 
 TEXTS = ["one", "two", "three"]
@@ -35,7 +35,7 @@ def modes(folder):
 
 
 def test_what_is_written_has_the_permissions_that_the_umask_asks_for(umask, tmp_path, blobs):
-    from outscope import persistence
+    from outscope.io import models
 
     out = tmp_path / "out"
     out.mkdir()
@@ -44,7 +44,7 @@ def test_what_is_written_has_the_permissions_that_the_umask_asks_for(umask, tmp_
     source.chmod(0o600)
     detector = KNNDetector().fit(blobs[0])
     attached = ("encoder-0123456789abcdef", {"sub/weights.safetensors": source})
-    persistence.write(out / "model", detector, detector._notes(), attached)
+    models.write(out / "model", detector, detector._notes(), attached)
     write_matrix(out / "rows.npy", VECTORS)
     write_columns(out / "scores.csv", {"ood_score": [1.0]})
     with whole_folder(out / "tuned") as folder:

@@ -21,7 +21,7 @@ import pytest
 from tiny import labelled_texts, tiny_encoder
 
 from outscope.cli import COMMANDS, main
-from outscope.methods import METHODS
+from outscope.detectors.methods import METHODS
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.optimize import nnls
 
-from outscope._coder import ClassCoder, Coder
+from outscope.engine.coder import ClassCoder, Coder
 
 
 def kernel(a, b, bandwidth):

@@ -17,11 +17,12 @@ from sklearn.exceptions import NotFittedError
 from threadpoolctl import threadpool_limits
 
 import outscope
-from outscope import InputError, Promise, persistence
+from outscope import InputError, Promise
 from outscope._sklearn import check_rows
-from outscope.methods import CLASSES
-from outscope.metrics import auroc
-from outscope.threshold import HELD_OUT
+from outscope.decisions.metrics import auroc
+from outscope.decisions.threshold import HELD_OUT
+from outscope.detectors.methods import CLASSES
+from outscope.io import models
 
 OOD = np.repeat([0, 1], [60, 40])
 
@@ -415,7 +416,7 @@ def test_a_fork_while_others_score_leaves_the_child_free_to_score(detector):
     """A pre-forking server loads once and scores in its children."""
     code = (
         "import gc, os, sys, threading, numpy as np, outscope\n"
-        "from outscope._engine import Engine\n"
+        "from outscope.engine.blocks import Engine\n"
         "rng = np.random.default_rng(0)\n"
         "y = np.arange(600) % 2\n"
         "X = 9 * np.eye(2, 256)[y] + rng.normal(size=(600, 256))\n"
@@ -447,7 +448,7 @@ def test_stored_bytes_are_those_of_every_array_that_scores_need(detector, precis
         detector.stored_bytes_  # noqa: B018
     queries = np.concatenate(blobs[2:])
     expected = detector.fit(*blobs[:2]).ood_score(queries)
-    state, arrays = persistence.pack(detector)
+    state, arrays = models.pack(detector)
     needed = 0
     for name, array in arrays.items():
         if name.rsplit(".", 1)[-1] in ("representatives_", "representative_labels_"):
@@ -455,7 +456,7 @@ def test_stored_bytes_are_those_of_every_array_that_scores_need(detector, precis
         try:
             without = {**arrays, name: np.zeros_like(array)}
             with np.errstate(all="ignore"):
-                scores = persistence.unpack(state, without, CLASSES).ood_score(queries)
+                scores = models.unpack(state, without, CLASSES).ood_score(queries)
             needed += 0 if np.array_equal(scores, expected) else array.nbytes
         except ValueError:
             needed += array.nbytes

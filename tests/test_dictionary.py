@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from outscope import InputError, NNKMeans
-from outscope._bits import atom_bytes, restore, store
-from outscope._rows import size_for
+from outscope.learning.bits import atom_bytes, restore, store
+from outscope.learning.rows import size_for
 
 
 @pytest.fixture(scope="module")

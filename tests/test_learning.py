@@ -7,9 +7,9 @@ import pytest
 from sklearn.cluster import kmeans_plusplus
 
 from outscope import NNKMeans
-from outscope._coder import Coder
-from outscope._learning import CodeStatistics, merge_atoms
-from outscope._rows import Rows, seed_atoms
+from outscope.engine.coder import Coder
+from outscope.learning.loop import CodeStatistics, merge_atoms
+from outscope.learning.rows import Rows, seed_atoms
 
 
 def rows(n=400, d=10, seed=0):

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from outscope import InputError
-from outscope.metrics import aupr_in, aupr_out, auroc, evaluate, fpr_at_tpr
+from outscope.decisions.metrics import aupr_in, aupr_out, auroc, evaluate, fpr_at_tpr
 
 
 @pytest.fixture(params=range(4))

@@ -10,7 +10,7 @@ import pytest
 from tiny import learned_scores
 
 from outscope import ClasswiseNNKDetector, InputError, NNKDetector, load, make_detector
-from outscope.methods import METHODS
+from outscope.detectors.methods import METHODS
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", "cosine"])

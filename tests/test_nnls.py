@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import nnls
 
-from outscope._kernels.nnls import solve_batch, solve_nonnegative
+from outscope.engine.kernels.nnls import solve_batch, solve_nonnegative
 
 
 def solve(gram, target, solver=solve_nonnegative):

@@ -11,7 +11,7 @@ import pytest
 
 import outscope
 from outscope import ClasswiseNNKDetector, InputError, KNNDetector, ModelFileError, NNKDetector
-from outscope.persistence import MANIFEST, _checksum
+from outscope.io.models import MANIFEST, _checksum
 
 
 @pytest.fixture

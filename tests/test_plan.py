@@ -7,9 +7,9 @@ import pytest
 from sklearn.base import clone
 
 from outscope import ClasswiseNNKDetector, InputError, NNKDetector, load
-from outscope.geometry import ONE_CLASS, Geometry, Grouping
-from outscope.metrics import auroc
-from outscope.plan import DECISIONS, Plan, make_plan, plan_view
+from outscope.decisions.metrics import auroc
+from outscope.learning.geometry import ONE_CLASS, Geometry, Grouping
+from outscope.learning.plan import DECISIONS, Plan, make_plan, plan_view
 
 ASKED = NNKDetector().get_params(deep=False)
 FIELDS = ("n_atoms", "n_neighbors", "bandwidth", "whitening", "lengths", "common", "precision")
@@ -214,7 +214,7 @@ def test_few_rows_and_tiny_budgets_learn_no_metric():
 def test_a_verdict_takes_one_coding_pass(method, monkeypatch):
     """Score, p-value, decision, class and reasons are read off one look at the rows."""
     from outscope import TextDetector
-    from outscope._engine import Engine
+    from outscope.engine.blocks import Engine
 
     def letters(some):
         return [[t.count(c) + 0.1 for c in "abcdeinorst lpwy"] for t in some]

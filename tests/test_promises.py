@@ -22,8 +22,8 @@ from outscope import (
     load,
 )
 from outscope.cli import main
-from outscope.holdout import fit_and_calibrate
-from outscope.threshold import HELD_OUT, LEFT_ONE_OUT, holdout_size, rows_needed
+from outscope.decisions.threshold import HELD_OUT, LEFT_ONE_OUT, holdout_size, rows_needed
+from outscope.detectors.holdout import fit_and_calibrate
 
 RNG = np.random.default_rng(0)
 CENTRES = 3.0 * RNG.normal(size=(8, 24)) / np.sqrt(24)

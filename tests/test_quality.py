@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import nnls
 
 from outscope import ClasswiseNNKDetector, KMeansDetector, KNNDetector, NNKDetector
-from outscope.metrics import auroc
+from outscope.decisions.metrics import auroc
 
 pytestmark = pytest.mark.embeddings
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from outscope._engine import Neighbors
-from outscope._kernels.select import measure_rows
+from outscope.engine.blocks import Neighbors
+from outscope.engine.kernels.select import measure_rows
 
 
 @pytest.mark.parametrize("m", [1, 5, 19, 20, 21, 300, 2500])
@@ -67,7 +67,7 @@ def test_leading_directions_change_no_bit(k, kind, monkeypatch):
     atoms /= np.linalg.norm(atoms, axis=1, keepdims=True)
     atoms[700:800] = atoms[:100]  # ties must go to the lower index
     whole, short = Neighbors(atoms), Neighbors(atoms)
-    monkeypatch.setattr("outscope._engine.PAYS_AFTER", 0)
+    monkeypatch.setattr("outscope.engine.blocks.PAYS_AFTER", 0)
     short.distances(rows, k)
     assert short._cache["leading"].atoms.shape[1] <= 256
     whole._cache["leading"] = None
@@ -83,7 +83,7 @@ def test_leading_directions_change_no_bit(k, kind, monkeypatch):
 
 def test_directions_that_lead_nowhere_are_not_used(monkeypatch):
     rng = np.random.default_rng(0)
-    monkeypatch.setattr("outscope._engine.PAYS_AFTER", 0)
+    monkeypatch.setattr("outscope.engine.blocks.PAYS_AFTER", 0)
     atoms = rng.normal(size=(600, 300)).astype(np.float32)
     engine = Neighbors(atoms / np.linalg.norm(atoms, axis=1, keepdims=True))
     engine.distances(rng.normal(size=(50, 300)), 5)

@@ -18,7 +18,7 @@ from tiny import labelled_texts, tiny_encoder
 
 import outscope
 from outscope import InputError, ModelFileError, TextDetector
-from outscope.persistence import MANIFEST, pack, rules_of
+from outscope.io.models import MANIFEST, pack, rules_of
 from outscope.text.encoders import make_encoder
 
 HERE = Path(__file__).parent

@@ -21,10 +21,10 @@ from outscope import (
     Promise,
     TextDetector,
 )
+from outscope.decisions.threshold import HELD_OUT
 from outscope.demo import corpus, run_demo
-from outscope.methods import METHODS
+from outscope.detectors.methods import METHODS
 from outscope.text.encoders import TransformerEncoder
-from outscope.threshold import HELD_OUT
 
 TEXTS, LABELS = labelled_texts(60)
 FAR = ["how tall is a mountain", "what is the weather", "close the window"]

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from outscope import InputError
-from outscope.texts import holds_texts, read_texts, stream_texts
+from outscope.io.texts import holds_texts, read_texts, stream_texts
 
 TEXTS = ["hello there", "¿qué tal? 🚲", "日本語のテキスト", 'with "quotes", commas']
 LABELS = ["a", "b", "a", "c"]

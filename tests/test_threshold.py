@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outscope import ConformalThreshold, InputError
-from outscope.threshold import quantile_threshold, rows_needed
+from outscope.decisions.threshold import quantile_threshold, rows_needed
 
 scores = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60)
 

@@ -8,16 +8,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from outscope.baselines import (
+    from outscope.decisions.threshold import ConformalThreshold, Promise
+    from outscope.detectors.base import Detector
+    from outscope.detectors.baselines import (
         ClasswiseKMeansDetector,
         KMeansDetector,
         KNNDetector,
         MahalanobisDetector,
     )
-    from outscope.classwise import ClasswiseNNKDetector
-    from outscope.confidence import BLOODDetector, D2UDetector, EnergyDetector, MSPDetector
-    from outscope.detector import Detector
-    from outscope.dictionary import NNKMeans
+    from outscope.detectors.classwise import ClasswiseNNKDetector
+    from outscope.detectors.confidence import (
+        BLOODDetector,
+        D2UDetector,
+        EnergyDetector,
+        MSPDetector,
+    )
+    from outscope.detectors.explanation import Evidence, Explanation
+    from outscope.detectors.methods import make_detector
+    from outscope.detectors.nnk import NNKDetector
     from outscope.errors import (
         InputError,
         MissingExtraError,
@@ -25,13 +33,10 @@ if TYPE_CHECKING:
         NoPromiseWarning,
         OutscopeError,
     )
-    from outscope.explanation import Evidence, Explanation
+    from outscope.learning.dictionary import NNKMeans
     from outscope.loading import load
-    from outscope.methods import make_detector
-    from outscope.nnk import NNKDetector
     from outscope.text.encoders import make_encoder
     from outscope.text.pipeline import TextDetector, Verdict
-    from outscope.threshold import ConformalThreshold, Promise
 
 __version__ = "0.2.0"
 
@@ -66,19 +71,19 @@ __all__ = [
 
 # Loaded at first use: scikit-learn and numba take seconds, and a help text does not need them.
 _HOMES = {
-    "baselines": "ClasswiseKMeansDetector KMeansDetector KNNDetector MahalanobisDetector",
-    "classwise": "ClasswiseNNKDetector",
-    "confidence": "BLOODDetector D2UDetector EnergyDetector MSPDetector",
-    "detector": "Detector",
-    "dictionary": "NNKMeans",
+    "decisions.threshold": "ConformalThreshold Promise",
+    "detectors.base": "Detector",
+    "detectors.baselines": "ClasswiseKMeansDetector KMeansDetector KNNDetector MahalanobisDetector",
+    "detectors.classwise": "ClasswiseNNKDetector",
+    "detectors.confidence": "BLOODDetector D2UDetector EnergyDetector MSPDetector",
+    "detectors.explanation": "Evidence Explanation",
+    "detectors.methods": "make_detector",
+    "detectors.nnk": "NNKDetector",
     "errors": "InputError MissingExtraError ModelFileError NoPromiseWarning OutscopeError",
-    "explanation": "Evidence Explanation",
+    "learning.dictionary": "NNKMeans",
     "loading": "load",
-    "methods": "make_detector",
-    "nnk": "NNKDetector",
     "text.encoders": "make_encoder",
     "text.pipeline": "TextDetector Verdict",
-    "threshold": "ConformalThreshold Promise",
 }
 
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from outscope._types import FloatArray
-from outscope.metrics import auroc
+from outscope.decisions.metrics import auroc
+from outscope.decisions.threshold import ConformalThreshold
 from outscope.text.encoders import Advance
 from outscope.text.pipeline import TextDetector, Verdict
 from outscope.text.weights import DEFAULT
-from outscope.threshold import ConformalThreshold
 
 FALSE_ALARMS = 0.05
 SHOWN = 4  # of each kind of sentence

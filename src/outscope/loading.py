@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from outscope import persistence
-from outscope.detector import Detector
+from outscope.detectors.base import Detector
+from outscope.detectors.methods import CLASSES
 from outscope.errors import InputError, ModelFileError
-from outscope.methods import CLASSES
+from outscope.io import models
 from outscope.text.pipeline import TextDetector
 
 
@@ -18,7 +18,7 @@ def load(path: str | os.PathLike[str], *, encoder: Any = None) -> Detector | Tex
     `encoder` is for a text detector whose encoder could not be saved with it (your own function) or
     has moved; any encoder other than the one it was fitted with is refused.
     """
-    found = persistence.read(path, {**CLASSES, TextDetector.__name__: TextDetector})
+    found = models.read(path, {**CLASSES, TextDetector.__name__: TextDetector})
     if isinstance(found, TextDetector):
         return found.after_loading(path, encoder)
     if encoder is not None:

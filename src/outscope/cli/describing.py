@@ -40,9 +40,9 @@ def no_arguments(_: argparse.ArgumentParser) -> None:
 
 def explain(options: Any) -> None:
     """Show which atoms and training items explain an item, and how much stays unexplained."""
-    from outscope.files import print_jsonl
+    from outscope.detectors.nnk import DictionaryDetector
+    from outscope.io.files import print_jsonl
     from outscope.loading import load
-    from outscope.nnk import DictionaryDetector
 
     model: Any = load(options.model)
     detector = getattr(model, "detector_", model)
@@ -106,9 +106,9 @@ def _show_reason(title: str, one: Any, known: Any) -> None:
 
 def info(options: Any) -> None:
     """Describe a saved detector."""
-    from outscope.files import print_jsonl
+    from outscope.io.files import print_jsonl
+    from outscope.io.models import read_manifest
     from outscope.loading import load
-    from outscope.persistence import read_manifest
 
     manifest = read_manifest(options.model)
     shown = {
@@ -132,8 +132,8 @@ def info(options: Any) -> None:
 
 def methods(_: Any) -> None:
     """List the methods."""
-    from outscope.files import print_jsonl
-    from outscope.methods import METHODS
+    from outscope.detectors.methods import METHODS
+    from outscope.io.files import print_jsonl
 
     told = {"blind": "not needed", "aware": "used", "classifier": "needs a fine-tuned encoder"}
     if sys.stdout.isatty():

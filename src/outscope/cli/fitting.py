@@ -95,7 +95,7 @@ def settings_of(pairs: list[str]) -> dict[str, Any]:
 
 def fit(options: Any) -> None:
     """Learn what is in scope and save a detector."""
-    from outscope.methods import METHODS
+    from outscope.detectors.methods import METHODS
 
     detector = _detector(options)
     check_target(options.out)
@@ -141,7 +141,7 @@ def _fit_rows(model: Any, items: Items, options: Any, held_out: Items | None) ->
     import numpy as np
 
     from outscope._sklearn import check_labels
-    from outscope.holdout import fit_and_calibrate
+    from outscope.detectors.holdout import fit_and_calibrate
 
     labels = None if items.labels is None else check_labels(items.labels, len(items))
     fit_and_calibrate(
@@ -167,7 +167,7 @@ def threshold(options: Any) -> None:
 
 
 def _detector(options: Any) -> Any:
-    from outscope.methods import make_detector
+    from outscope.detectors.methods import make_detector
 
     settings = settings_of(options.set)
     if not 0 < options.fpr < 0.5:
@@ -183,7 +183,7 @@ def _detector(options: Any) -> Any:
 def _labelled_items(options: Any) -> Items:
     items = read_items(options.items, options, labels=options.labels is None)
     if options.labels is not None:
-        from outscope.files import read_labels
+        from outscope.io.files import read_labels
 
         if options.label_column is not None:
             raise InputError(
@@ -212,7 +212,7 @@ def _without_empty(items: Items, source: str, options: Any) -> Items:
     """Items without empty texts, which are refused unless they may be skipped."""
     if items.texts is None:
         return items
-    from outscope.texts import place
+    from outscope.io.texts import place
 
     kept = [i for i, text in enumerate(items.texts) if text.strip()]
     empty = len(items.texts) - len(kept)

@@ -163,7 +163,7 @@ def _plan_bar(total: int) -> Iterator[tuple[Callable[[str], None], Callable[[Any
 
 def report(options: Any) -> None:
     """Write the tables, figures and claims of the records."""
-    from outscope.files import whole_file
+    from outscope.io.files import whole_file
     from outscope.paper.records import Records
     from outscope.paper.rendering import markdown, page
     from outscope.paper.report import build_report

@@ -54,7 +54,7 @@ def read_items(source: str, options: Any, *, labels: bool = False, beside: bool 
 
     A file `beside` another one may lack the columns that the options name.
     """
-    from outscope.texts import has_columns, holds_texts, read_texts
+    from outscope.io.texts import has_columns, holds_texts, read_texts
 
     text_column = getattr(options, "text_column", None)
     label_column = getattr(options, "label_column", None) if labels else None
@@ -63,17 +63,17 @@ def read_items(source: str, options: Any, *, labels: bool = False, beside: bool 
     if text_column or label_column or holds_texts(source):
         found = read_texts(source, text_column, label_column, labels=labels)
         return Items(found.texts, None, found.labels, found.columns, found.lines)
-    from outscope.files import read_matrix
+    from outscope.io.files import read_matrix
 
     return Items(rows=read_matrix(source))
 
 
 def check_target(folder: str) -> None:
     """Refuse a folder that a model cannot be saved to, before any work is done."""
-    from outscope import persistence
+    from outscope.io import models
 
     try:
-        persistence.check_target(folder)
+        models.check_target(folder)
     except InputError as error:
         raise InputError(f"--out: {error}") from error
 

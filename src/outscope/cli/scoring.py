@@ -47,10 +47,10 @@ def eval_arguments(evaluate: argparse.ArgumentParser) -> None:
 
 def score(options: Any) -> None:
     """Score items; higher means stranger."""
-    from outscope.files import check_writable
+    from outscope.io.files import check_writable
+    from outscope.io.texts import STDIN
     from outscope.loading import load
     from outscope.text.pipeline import TextDetector
-    from outscope.texts import STDIN
 
     if options.out is not None:
         check_writable(options.out)
@@ -103,7 +103,7 @@ def _judged(model: Any, items: Items, source: str, advance: Any) -> dict[str, li
 
 def _hand_over(rows: list[int], others: dict[str, list[Any]], found: Any, options: Any) -> None:
     """Results to a file, a terminal or a pipe."""
-    from outscope.files import print_jsonl, records, write_columns
+    from outscope.io.files import print_jsonl, records, write_columns
 
     if options.out is None and sys.stdout.isatty():
         head = {name: column[:TABLE_ROWS] for name, column in {"row": rows, **found}.items()}
@@ -155,8 +155,8 @@ def _cell(value: Any) -> Any:
 
 def _score_stream(model: Any, options: Any) -> None:
     """Score texts from standard input; each result is written as JSON as soon as it is ready."""
-    from outscope.files import print_jsonl, records
-    from outscope.texts import standard_input, stream_texts
+    from outscope.io.files import print_jsonl, records
+    from outscope.io.texts import standard_input, stream_texts
 
     if options.out is not None:
         raise InputError("results for - go to standard output; drop --out and redirect that")
@@ -196,9 +196,9 @@ def evaluate(options: Any) -> None:
     """Measure how well a detector separates in-scope from out-of-scope items."""
     import numpy as np
 
-    from outscope.files import print_jsonl
+    from outscope.decisions.metrics import evaluate as measure
+    from outscope.io.files import print_jsonl
     from outscope.loading import load
-    from outscope.metrics import evaluate as measure
 
     model: Any = load(options.model)
     sources = (options.inside, options.outside)

@@ -34,11 +34,11 @@ def embed_arguments(embed: argparse.ArgumentParser) -> None:
 
 def embed(options: Any) -> None:
     """Write embeddings of texts to a file."""
-    from outscope.files import check_writable, write_columns, write_matrix
+    from outscope.io.files import check_writable, write_columns, write_matrix
+    from outscope.io.texts import read_texts
     from outscope.text.cache import VectorCache
     from outscope.text.encoders import make_encoder
     from outscope.text.weights import DEFAULT
-    from outscope.texts import read_texts
 
     check_writable(options.out)
     if options.out.suffix.lower() not in (".npy", ".parquet"):
@@ -96,8 +96,8 @@ def _holdout(given: str) -> float | str:
 
 def finetune(options: Any) -> None:
     """Fine-tune an encoder on labelled texts; the result is an encoder and a classifier."""
+    from outscope.io.texts import read_texts
     from outscope.text.weights import DEFAULT, find_encoder
-    from outscope.texts import read_texts
 
     found = read_texts(options.items, options.text_column, options.label_column)
     if found.labels is None:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from outscope._types import FloatArray, Matrix
-from outscope.detector import Detector
+from outscope.decisions.metrics import auroc, evaluate
+from outscope.detectors.base import Detector
 from outscope.errors import InputError
-from outscope.metrics import auroc, evaluate
 from outscope.paper.features import REPRESENTATIONS, Features, Store, training_told
 from outscope.paper.published import chosen
 from outscope.paper.records import Record, Records

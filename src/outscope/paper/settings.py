@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any, NamedTuple
 
-from outscope.detector import Detector
-from outscope.methods import METHODS, make_detector
+from outscope.detectors.base import Detector
+from outscope.detectors.methods import METHODS, make_detector
 
 ATOMS = (500, 1000, 2000, 4000)
 CLASS_ATOMS = (25, 32, 50, 150, 250, 350)

@@ -13,18 +13,18 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator, OutlierMixin, clone
 
-from outscope import persistence
 from outscope._sklearn import all_or_nothing, check_is_fitted, check_labels
 from outscope._types import BoolArray, FloatArray, Matrix
-from outscope.detector import USUAL_RATE, Detector, Reading
+from outscope.decisions.threshold import Promise, check_rate
+from outscope.detectors.base import USUAL_RATE, Detector, Reading
+from outscope.detectors.holdout import fit_and_calibrate
+from outscope.detectors.methods import make_detector
 from outscope.errors import InputError, ModelFileError
-from outscope.holdout import fit_and_calibrate
-from outscope.methods import make_detector
+from outscope.io import models
 from outscope.text.cache import VectorCache
 from outscope.text.encoders import Advance, Encoder, TransformerEncoder, check_texts, make_encoder
 from outscope.text.saved import FITTED, RULES
 from outscope.text.weights import DEFAULT, HUB_NAME, check_copied, deciding_files
-from outscope.threshold import Promise, check_rate
 
 logger = logging.getLogger("outscope")
 
@@ -341,7 +341,7 @@ class TextDetector(OutlierMixin, BaseEstimator):
             "encoder": self.encoder_name_,
             "encoder_fingerprint": self.encoder_fingerprint_,
         }
-        persistence.write(path, stored, notes, attached)
+        models.write(path, stored, notes, attached)
 
     def _encoder_to_save(self) -> tuple[str | None, tuple[str, dict[str, Path]] | None]:
         """What to record as the encoder, and its files if it exists only on this machine."""

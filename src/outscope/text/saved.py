@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from outscope import _schema
 from outscope._parameters import SEED, Rule, between, one_of
-from outscope.detector import Detector
-from outscope.methods import METHODS
+from outscope.detectors.base import Detector
+from outscope.detectors.methods import METHODS
+from outscope.io import schema
 
 ENCODER_SETTINGS = ("layer", "max_length", "batch_size", "pairs", "seed")
 
 
-def _are_settings(value: Any, _: _schema.Seen) -> bool:
+def _are_settings(value: Any, _: schema.Seen) -> bool:
     found = json.loads(value)
     return found.keys() <= set(ENCODER_SETTINGS) and all(
         type(item) is int or (item is None and name in ("layer", "max_length"))
@@ -23,23 +23,23 @@ def _are_settings(value: Any, _: _schema.Seen) -> bool:
     )
 
 
-def _are_remembered(value: Any, seen: _schema.Seen) -> bool:
+def _are_remembered(value: Any, seen: schema.Seen) -> bool:
     """Whether these are the rows that the detector can point to."""
-    rows = _schema.integers("r", 0, empty=True).passes(value, seen)
+    rows = schema.integers("r", 0, empty=True).passes(value, seen)
     return rows and np.array_equal(value, np.unique(seen["detector_"].remembered_rows()))
 
 
-def _are_means(value: Any, seen: _schema.Seen) -> bool:
+def _are_means(value: Any, seen: schema.Seen) -> bool:
     if value is None or seen["labels_"] is None:
         return value is None and seen["labels_"] is None
-    return _schema.array("c d", "float32").passes(value, seen)
+    return schema.array("c d", "float32").passes(value, seen)
 
 
-def _are_classes(value: Any, seen: _schema.Seen) -> bool:
+def _are_classes(value: Any, seen: schema.Seen) -> bool:
     """Whether a classifier's classes are present if the detector uses its logits."""
     if seen["detector_"].needs != "logits":
-        return value is None or _schema.texts("encoder classes").passes(value, seen)
-    return _schema.texts("d").passes(value, {"d": seen["detector_"].n_features_in_})
+        return value is None or schema.texts("encoder classes").passes(value, seen)
+    return schema.texts("d").passes(value, {"d": seen["detector_"].n_features_in_})
 
 
 RULES = {
@@ -53,14 +53,14 @@ RULES = {
 }
 
 FITTED = {
-    "detector_": _schema.nested("Detector"),
-    "encoder_name_": _schema.text(),
-    "encoder_fingerprint_": _schema.text("[0-9a-f]{64}"),
-    "encoder_settings_": _schema.Field(_are_settings, "settings of an encoder"),
-    "encoder_classes_": _schema.Field(_are_classes, "the classes of the encoder"),
-    "remembered_rows_": _schema.Field(_are_remembered, "the rows the detector points to"),
-    "remembered_lines_": _schema.integers("r", 0, empty=True),
-    "remembered_texts_": _schema.texts("r"),
-    "labels_": _schema.or_none(_schema.labels("c")),
-    "class_means_": _schema.Field(_are_means, "a mean for each label"),
+    "detector_": schema.nested("Detector"),
+    "encoder_name_": schema.text(),
+    "encoder_fingerprint_": schema.text("[0-9a-f]{64}"),
+    "encoder_settings_": schema.Field(_are_settings, "settings of an encoder"),
+    "encoder_classes_": schema.Field(_are_classes, "the classes of the encoder"),
+    "remembered_rows_": schema.Field(_are_remembered, "the rows the detector points to"),
+    "remembered_lines_": schema.integers("r", 0, empty=True),
+    "remembered_texts_": schema.texts("r"),
+    "labels_": schema.or_none(schema.labels("c")),
+    "class_means_": schema.Field(_are_means, "a mean for each label"),
 }

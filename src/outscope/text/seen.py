@@ -12,8 +12,8 @@ import safetensors
 import safetensors.numpy
 
 from outscope._types import BoolArray
+from outscope.decisions.threshold import holdout_size
 from outscope.errors import InputError, ModelFileError
-from outscope.threshold import holdout_size
 
 FILE = "seen.safetensors"
 FPR = 0.05  # the false-alarm rate that "auto" sets aside enough texts for

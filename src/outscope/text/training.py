@@ -19,8 +19,8 @@ import safetensors
 import safetensors.torch
 import torch
 
-from outscope._atomic import check_folder_writable, whole_folder
 from outscope.errors import InputError
+from outscope.io.atomic import check_folder_writable, whole_folder
 from outscope.text.classifier import Classifier
 from outscope.text.losses import margin_contrastive
 from outscope.text.network import Network

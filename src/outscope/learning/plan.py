@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from outscope._bits import atom_bytes
-from outscope._rows import FEW_ROWS, size_for
 from outscope.errors import InputError
-from outscope.geometry import ONE_CLASS, Geometry, Grouping
+from outscope.learning.bits import atom_bytes
+from outscope.learning.geometry import ONE_CLASS, Geometry, Grouping
+from outscope.learning.rows import FEW_ROWS, size_for
 
 # σ without labels: an eighth of the gap (anything from a sixth to a twelfth is as good). Neighbours
 # nearer than a tenth of the spread mean collapsed classes, which need a wider kernel.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from outscope._engine import ROWS_WORTH_A_THREAD, NonFiniteRowsError, product, threads_of
-from outscope._kernels.parallel import for_ranges
-from outscope._kernels.product import turn_rows
-from outscope._rows import Rows
 from outscope._types import FloatArray, IntArray, Matrix
+from outscope.engine.blocks import ROWS_WORTH_A_THREAD, NonFiniteRowsError, product, threads_of
+from outscope.engine.kernels.parallel import for_ranges
+from outscope.engine.kernels.product import turn_rows
+from outscope.learning.rows import Rows
 
 # Rows transformed at a time.
 TURNED_ROWS = 512

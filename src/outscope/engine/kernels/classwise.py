@@ -7,14 +7,14 @@ import math
 import numpy as np
 from numba import njit
 
-from outscope._kernels.coding import (
+from outscope.engine.kernels.coding import (
     local_gram,
     local_room,
     local_targets,
     ood_value,
     solve_energy,
 )
-from outscope._kernels.select import decide, propose, widen
+from outscope.engine.kernels.select import decide, propose, widen
 
 # A class must be worse by more than rounding to be skipped.
 ROUNDING = 1e-9

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from outscope.baselines import (
+from outscope.detectors.base import Detector
+from outscope.detectors.baselines import (
     ClasswiseKMeansDetector,
     KMeansDetector,
     KNNDetector,
     MahalanobisDetector,
 )
-from outscope.classwise import ClasswiseNNKDetector
-from outscope.confidence import BLOODDetector, D2UDetector, EnergyDetector, MSPDetector
-from outscope.detector import Detector
-from outscope.dictionary import NNKMeans
+from outscope.detectors.classwise import ClasswiseNNKDetector
+from outscope.detectors.confidence import BLOODDetector, D2UDetector, EnergyDetector, MSPDetector
+from outscope.detectors.nnk import PAPER, NNKDetector
 from outscope.errors import InputError
-from outscope.nnk import PAPER, NNKDetector
+from outscope.learning.dictionary import NNKMeans
 
 # What an entropy-constrained method does if the user sets no size: by default it keeps 200 atoms,
 # or half of each class's atoms; with the paper's settings λ decides.

@@ -10,9 +10,6 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 import numpy as np
 from sklearn.base import BaseEstimator, OutlierMixin, clone
 
-from outscope import _schema, persistence
-from outscope._engine import NonFiniteRowsError
-from outscope._kernels.blas import one_thread_each
 from outscope._parameters import CONTAMINATION, JOBS, Rule, check_parameters
 from outscope._sklearn import (
     Sized,
@@ -23,8 +20,7 @@ from outscope._sklearn import (
     scoring_rows,
 )
 from outscope._types import BoolArray, FloatArray, IntArray, Matrix
-from outscope.errors import InputError
-from outscope.threshold import (
+from outscope.decisions.threshold import (
     HELD_OUT,
     LEFT_ONE_OUT,
     ConformalThreshold,
@@ -33,6 +29,10 @@ from outscope.threshold import (
     estimated_cut,
     quantile_threshold,
 )
+from outscope.engine.blocks import NonFiniteRowsError
+from outscope.engine.kernels.blas import one_thread_each
+from outscope.errors import InputError
+from outscope.io import models, schema
 
 # The default false-alarm rate.
 USUAL_RATE = 0.05
@@ -81,15 +81,15 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
     _rows_are: ClassVar[str] = "embedding"
     _rules: dict[str, Rule] = {}
     # Every attribute that fit may set, for `load` to check; others are not saved.
-    _fitted: ClassVar[dict[str, _schema.Field]] = {
-        "n_features_in_": _schema.whole(1, "d"),
-        "feature_names_in_": _schema.maybe(_schema.names("d")),
-        "offset_": _schema.number(),
-        "held_out_scores_": _schema.SCORES,
-        "left_one_out_": _schema.one_of(True, False),
-        "calibration_scores_": _schema.maybe(_schema.SCORES),
-        "calibration_kind_": _schema.maybe(_schema.one_of(HELD_OUT, LEFT_ONE_OUT)),
-        "promised_": _schema.PROMISE,
+    _fitted: ClassVar[dict[str, schema.Field]] = {
+        "n_features_in_": schema.whole(1, "d"),
+        "feature_names_in_": schema.maybe(schema.names("d")),
+        "offset_": schema.number(),
+        "held_out_scores_": schema.SCORES,
+        "left_one_out_": schema.one_of(True, False),
+        "calibration_scores_": schema.maybe(schema.SCORES),
+        "calibration_kind_": schema.maybe(schema.one_of(HELD_OUT, LEFT_ONE_OUT)),
+        "promised_": schema.PROMISE,
     }
     # Whether rows are scaled to unit length, for detectors without such a parameter.
     _unit_rows: ClassVar[bool] = False
@@ -335,7 +335,7 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted detector to a folder; `outscope.load` reads it back."""
         check_is_fitted(self, "offset_")
-        persistence.write(path, self, self._notes())
+        models.write(path, self, self._notes())
 
     def _notes(self) -> dict[str, Any]:
         """What a reader of the manifest should see at a glance."""

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from outscope._engine import NonFiniteRowsError
 from outscope._parameters import POSITIVE, one_of
 from outscope._types import FloatArray, Matrix
-from outscope.detector import JUDGED_ROWS, Detector
+from outscope.detectors.base import JUDGED_ROWS, Detector
+from outscope.engine.blocks import NonFiniteRowsError
 
 
 class ConfidenceDetector(Detector):

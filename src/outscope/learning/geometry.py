@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from outscope._engine import product
-from outscope._rows import SAME_POINT, Rows
 from outscope._types import FloatArray, IntArray, Matrix
+from outscope.engine.blocks import product
+from outscope.learning.rows import SAME_POINT, Rows
 
 # Rows whose neighbours are searched for, and rows that are searched.
 PROBES = 512

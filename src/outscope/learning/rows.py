@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from outscope._engine import product
 from outscope._types import BoolArray, FloatArray, IntArray, Matrix
+from outscope.engine.blocks import product
 
 # "auto" is a quarter of the rows, at most 2,000; all rows if few, with too little to average.
 AUTO_SHARE, AUTO_LIMIT, FEW_ROWS = 0.25, 2000, 100

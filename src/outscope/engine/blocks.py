@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from outscope._kernels.blas import one_thread_each
-from outscope._kernels.parallel import available_cores, for_ranges
-from outscope._kernels.select import measure_rows, nearest_rows
-from outscope._leading import Leading, leading_part, what_is_left
 from outscope._types import FloatArray, Matrix
+from outscope.engine.kernels.blas import one_thread_each
+from outscope.engine.kernels.parallel import available_cores, for_ranges
+from outscope.engine.kernels.select import measure_rows, nearest_rows
+from outscope.engine.leading import Leading, leading_part, what_is_left
 from outscope.errors import InputError
 
 # Rows a worker takes at a time: smaller blocks make BLAS repack the atoms over and over (256 rows:

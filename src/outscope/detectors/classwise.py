@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from outscope import _schema
-from outscope._coder import ClassCoder
-from outscope._learning import REPRESENTATIVES
-from outscope._rows import Rows, size_for
 from outscope._sklearn import check_labels
 from outscope._types import FloatArray, IntArray, Matrix
-from outscope.detector import Reading
-from outscope.nnk import DictionaryDetector, in_parts
-from outscope.plan import largest_atom, refuse_small
+from outscope.detectors.base import Reading
+from outscope.detectors.nnk import DictionaryDetector, in_parts
+from outscope.engine.coder import ClassCoder
+from outscope.io import schema
+from outscope.learning.loop import REPRESENTATIVES
+from outscope.learning.plan import largest_atom, refuse_small
+from outscope.learning.rows import Rows, size_for
 
 
 class ClasswiseNNKDetector(DictionaryDetector):
@@ -40,8 +40,8 @@ class ClasswiseNNKDetector(DictionaryDetector):
     _parts = ("dictionaries_", "common_", "metric_")
     _fitted = {
         **DictionaryDetector._fitted,
-        "classes_": _schema.labels("c"),
-        "dictionaries_": _schema.many(_schema.nested("NNKMeans"), "c"),
+        "classes_": schema.labels("c"),
+        "dictionaries_": schema.many(schema.nested("NNKMeans"), "c"),
     }
 
     @property

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from outscope import _schema
-from outscope._bits import BITS
 from outscope._parameters import NOT_NEGATIVE, one_of
-from outscope._rows import EPOCH_ROWS, Rows
 from outscope._sklearn import check_labels
 from outscope._types import FloatArray, IntArray, Matrix
-from outscope._view import View, whitening_matrix
-from outscope.detector import Detector, Reading
-from outscope.dictionary import RULES, NNKMeans, learnable
-from outscope.explanation import Evidence, Explanation
-from outscope.geometry import ONE_CLASS, mean_of, measure_geometry, measure_grouping
-from outscope.plan import Plan, make_plan, plan_view
+from outscope.detectors.base import Detector, Reading
+from outscope.detectors.explanation import Evidence, Explanation
+from outscope.io import schema
+from outscope.learning.bits import BITS
+from outscope.learning.dictionary import RULES, NNKMeans, learnable
+from outscope.learning.geometry import ONE_CLASS, mean_of, measure_geometry, measure_grouping
+from outscope.learning.plan import Plan, make_plan, plan_view
+from outscope.learning.rows import EPOCH_ROWS, Rows
+from outscope.learning.view import View, whitening_matrix
 
 # The settings behind the paper's published numbers (its score is the same ranking).
 PAPER = {"kernel": "cosine", "update": "mod", "n_neighbors": 20, "n_fit_neighbors": None}
@@ -32,10 +32,10 @@ OWN_RULES = {
 }
 
 
-_STRENGTH = _schema.number(0.0, _schema.LARGEST)
-_COUNT = _schema.whole(1)
+_STRENGTH = schema.number(0.0, schema.LARGEST)
+_COUNT = schema.whole(1)
 PLANNED = {
-    "n_atoms": _schema.Field(lambda v, _: RULES["n_atoms"].passes(v), "a size"),
+    "n_atoms": schema.Field(lambda v, _: RULES["n_atoms"].passes(v), "a size"),
     "bandwidth": _STRENGTH,
     "learning_bandwidth": _STRENGTH,
     "n_neighbors": _COUNT,
@@ -43,15 +43,15 @@ PLANNED = {
     "whitening": _STRENGTH,
     "lengths": _STRENGTH,
     "common": _STRENGTH,
-    "precision": _schema.one_of(*BITS),
-    "update": _schema.one_of("average", "mod"),
-    "entropy": _schema.number(0.0),
-    "n_epochs": _schema.whole(0),
-    "n_plain_epochs": _schema.whole(0),
+    "precision": schema.one_of(*BITS),
+    "update": schema.one_of("average", "mod"),
+    "entropy": schema.number(0.0),
+    "n_epochs": schema.whole(0),
+    "n_plain_epochs": schema.whole(0),
 }
 
 
-def _is_plan(value: Any, _: _schema.Seen) -> bool:
+def _is_plan(value: Any, _: schema.Seen) -> bool:
     """Whether these are the rows of a plan: name, value and reason of each decision."""
     if not isinstance(value, list) or not all(isinstance(r, list) and len(r) == 3 for r in value):
         return False
@@ -66,9 +66,9 @@ class DictionaryDetector(Detector):
     _rules = {**RULES, **OWN_RULES}
     _fitted = {
         **Detector._fitted,
-        "planned_": _schema.Field(_is_plan, "a plan: name, value and reason of each decision"),
-        "metric_": _schema.or_none(_schema.array("d d", "float32")),
-        "common_": _schema.or_none(_schema.array("d", "float32")),
+        "planned_": schema.Field(_is_plan, "a plan: name, value and reason of each decision"),
+        "metric_": schema.or_none(schema.array("d d", "float32")),
+        "common_": schema.or_none(schema.array("d", "float32")),
     }
     _coder: Any
 
@@ -278,12 +278,12 @@ def _evidence(atom: int, weight: float, share: float, rows: IntArray, labels: An
     return Evidence(atom, weight, share, tuple(rows[there].tolist()), names)
 
 
-def _are_representative(value: Any, seen: _schema.Seen) -> bool:
+def _are_representative(value: Any, seen: schema.Seen) -> bool:
     """Whether the stored labels match the atoms' representative rows."""
     if value is None or seen["labels_"] is None:
         return value is None and seen["labels_"] is None
     rows = seen["dictionary_"].representatives_
-    numbers = _schema.integers("m 3", -1).passes(value, {"m": len(rows)})
+    numbers = schema.integers("m 3", -1).passes(value, {"m": len(rows)})
     return numbers and bool((value < seen["c"]).all() and ((value < 0) == (rows < 0)).all())
 
 
@@ -315,9 +315,9 @@ class NNKDetector(DictionaryDetector):
     _parts = ("dictionary_", "common_", "metric_")
     _fitted = {
         **DictionaryDetector._fitted,
-        "dictionary_": _schema.nested("NNKMeans"),
-        "labels_": _schema.or_none(_schema.labels("c")),
-        "representative_labels_": _schema.Field(_are_representative, "labels of the atoms' rows"),
+        "dictionary_": schema.nested("NNKMeans"),
+        "labels_": schema.or_none(schema.labels("c")),
+        "representative_labels_": schema.Field(_are_representative, "labels of the atoms' rows"),
     }
 
     @property

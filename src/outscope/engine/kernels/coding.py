@@ -7,8 +7,8 @@ import math
 import numpy as np
 from numba import njit
 
-from outscope._kernels.nnls import solve_nonnegative
-from outscope._kernels.select import dot, find_nearest, selection_room, widen
+from outscope.engine.kernels.nnls import solve_nonnegative
+from outscope.engine.kernels.select import dot, find_nearest, selection_room, widen
 
 # Below this share of the largest target, a target counts as zero: its square underflows float64.
 _TINY = 1e-300

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from outscope._engine import Block, Engine, threads_of
-from outscope._kernels.classwise import score_classes
-from outscope._kernels.coding import code_rows, kernel_rows
-from outscope._kernels.parallel import for_ranges
 from outscope._types import FloatArray, IntArray, Matrix
+from outscope.engine.blocks import Block, Engine, threads_of
+from outscope.engine.kernels.classwise import score_classes
+from outscope.engine.kernels.coding import code_rows, kernel_rows
+from outscope.engine.kernels.parallel import for_ranges
 
 # The kernel between atoms is kept if it takes at most 128 MB.
 KEPT_GRAM_ENTRIES = 4096 * 4096

@@ -11,11 +11,6 @@ import scipy.sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 
-from outscope import _schema
-from outscope._bits import BITS, STORED, Stored, atom_bytes, restore, store
-from outscope._coder import Coder, Codes
-from outscope._kernels.blas import one_thread_each
-from outscope._learning import Recipe, atoms_without, learn
 from outscope._parameters import (
     JOBS,
     MATRIX,
@@ -26,12 +21,17 @@ from outscope._parameters import (
     check_parameters,
     one_of,
 )
-from outscope._rows import Rows, seed_atoms, size_for
 from outscope._sklearn import Sized, all_or_nothing, check_rows, largest_value, scoring_rows
 from outscope._types import FloatArray, Matrix
+from outscope.engine.coder import Coder, Codes
+from outscope.engine.kernels.blas import one_thread_each
 from outscope.errors import InputError
-from outscope.geometry import measure_geometry
-from outscope.plan import Plan, make_plan, refuse_small
+from outscope.io import schema
+from outscope.learning.bits import BITS, STORED, Stored, atom_bytes, restore, store
+from outscope.learning.geometry import measure_geometry
+from outscope.learning.loop import Recipe, atoms_without, learn
+from outscope.learning.plan import Plan, make_plan, refuse_small
+from outscope.learning.rows import Rows, seed_atoms, size_for
 
 log = logging.getLogger("outscope")
 
@@ -110,16 +110,16 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     _parts = ("stored_atoms_", "atom_scale_")
     _rules = RULES
     _fitted = {
-        "n_features_in_": _schema.whole(1, "d"),
-        "feature_names_in_": _schema.maybe(_schema.names("d")),
-        "precision_": _schema.one_of(*BITS),
+        "n_features_in_": schema.whole(1, "d"),
+        "feature_names_in_": schema.maybe(schema.names("d")),
+        "precision_": schema.one_of(*BITS),
         **STORED,
-        "atom_probability_": _schema.array("m", *_schema.FLOATS, low=0.0, high=1.0 + 1e-6),
-        "representatives_": _schema.integers("m 3", -1),
-        "reconstruction_error_": _schema.number(),
-        "losses_": _schema.array("epochs", "float64", empty=True),
-        "bandwidth_": _schema.number(0.0),
-        "n_neighbors_": _schema.whole(1),
+        "atom_probability_": schema.array("m", *schema.FLOATS, low=0.0, high=1.0 + 1e-6),
+        "representatives_": schema.integers("m 3", -1),
+        "reconstruction_error_": schema.number(),
+        "losses_": schema.array("epochs", "float64", empty=True),
+        "bandwidth_": schema.number(0.0),
+        "n_neighbors_": schema.whole(1),
     }
 
     def __init__(

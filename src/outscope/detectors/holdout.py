@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from outscope._types import BoolArray, IntArray, Matrix
-from outscope.detector import Detector
+from outscope.decisions.threshold import HELD_MOST, holdout_size, rows_needed
+from outscope.detectors.base import Detector
 from outscope.errors import InputError, NoPromiseWarning
-from outscope.threshold import HELD_MOST, holdout_size, rows_needed
 
 
 def fit_and_calibrate(

@@ -9,13 +9,13 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse
 
-from outscope._bits import restore, store
-from outscope._coder import Coder, Codes
-from outscope._engine import product, threads_of
-from outscope._kernels.parallel import for_ranges
-from outscope._kernels.update import add_moments, share_weights
-from outscope._rows import Rows
 from outscope._types import FloatArray, IntArray, Matrix
+from outscope.engine.blocks import product, threads_of
+from outscope.engine.coder import Coder, Codes
+from outscope.engine.kernels.parallel import for_ranges
+from outscope.engine.kernels.update import add_moments, share_weights
+from outscope.learning.bits import restore, store
+from outscope.learning.rows import Rows
 
 # Weights below this share of a row's code do not move atoms (narrow kernels leave such dust).
 NEGLIGIBLE = 1e-4

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from outscope._schema import LARGEST, NOTHING, array, by
 from outscope._types import Matrix
+from outscope.io.schema import LARGEST, NOTHING, array, by
 
 BITS = {"float32": 32, "int8": 8, "int4": 4}
 # Significant bits of a scale: products with the numbers are exact in float32, and the scale of a

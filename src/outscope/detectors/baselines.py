@@ -8,18 +8,18 @@ import numpy as np
 from sklearn.utils import check_random_state
 from threadpoolctl import threadpool_limits
 
-from outscope import _schema
-from outscope._engine import ROWS_WORTH_A_THREAD, Neighbors, product, threads_of
-from outscope._kernels.parallel import for_ranges
-from outscope._kernels.product import smallest_gaps
 from outscope._parameters import at_least, between, one_of
-from outscope._rows import EPOCH_ROWS, SAME_POINT, Rows, quarter, seed_atoms, size_for
 from outscope._sklearn import check_labels, scoring_rows
 from outscope._types import FloatArray, IntArray, Matrix
-from outscope._view import turn
-from outscope.detector import JUDGED_ROWS, Detector, Reading
+from outscope.detectors.base import JUDGED_ROWS, Detector, Reading
+from outscope.engine.blocks import ROWS_WORTH_A_THREAD, Neighbors, product, threads_of
+from outscope.engine.kernels.parallel import for_ranges
+from outscope.engine.kernels.product import smallest_gaps
+from outscope.io import schema
+from outscope.learning.rows import EPOCH_ROWS, SAME_POINT, Rows, quarter, seed_atoms, size_for
+from outscope.learning.view import turn
 
-ATOMS = _schema.array("m d", *_schema.FLOATS)
+ATOMS = schema.array("m d", *schema.FLOATS)
 
 
 # Nearest training rows that a nearest-neighbour detector reports for each row.
@@ -185,7 +185,7 @@ class ClasswiseKMeansDetector(KMeansDetector):
     `n_clusters` is per class.
     """
 
-    _fitted = {**KMeansDetector._fitted, "classes_": _schema.labels("c")}
+    _fitted = {**KMeansDetector._fitted, "classes_": schema.labels("c")}
 
     def _learn(self, X: Matrix, y: Any) -> FloatArray:
         labels = np.zeros(len(X), dtype=int) if y is None else check_labels(y, len(X))
@@ -207,10 +207,10 @@ class MahalanobisDetector(Detector):
     _parts = ("means_", "whitening_")
     _fitted = {
         **Detector._fitted,
-        "classes_": _schema.labels("c"),
-        "means_": _schema.array("c d", "float64", low=-1e154, high=1e154),
-        "shrinkage_": _schema.number(-1e-12, 1.0),
-        "whitening_": _schema.array("d d", "float64", low=-1e160, high=1e160),
+        "classes_": schema.labels("c"),
+        "means_": schema.array("c d", "float64", low=-1e154, high=1e154),
+        "shrinkage_": schema.number(-1e-12, 1.0),
+        "whitening_": schema.array("d d", "float64", low=-1e160, high=1e160),
     }
 
     def __init__(

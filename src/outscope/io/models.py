@@ -24,16 +24,16 @@ import safetensors
 import safetensors.numpy
 from sklearn.base import BaseEstimator
 
-from outscope._atomic import (
+from outscope._parameters import CONTAMINATION, JOBS, SEED, Rule, check_parameters
+from outscope.errors import InputError, ModelFileError
+from outscope.io.atomic import (
     check_folder_writable,
     is_abandoned,
     is_aside,
     whole_file,
     whole_folder,
 )
-from outscope._parameters import CONTAMINATION, JOBS, SEED, Rule, check_parameters
-from outscope._schema import check_fitted
-from outscope.errors import InputError, ModelFileError
+from outscope.io.schema import check_fitted
 
 FORMAT = "outscope-detector"
 SCHEMA = 1

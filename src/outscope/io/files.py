@@ -12,9 +12,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from outscope._atomic import check_folder_writable, whole_file
 from outscope._types import Matrix
 from outscope.errors import InputError, require
+from outscope.io.atomic import check_folder_writable, whole_file
 
 __all__ = [
     "check_folder_writable",

@@ -1,0 +1,1 @@
+"""Scores → cuts, p-values and promises; truth and scores → measures."""

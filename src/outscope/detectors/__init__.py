@@ -1,0 +1,1 @@
+"""Detectors of rows: one contract, and every class that keeps it."""

@@ -1,0 +1,1 @@
+"""Rows × atoms: nearest atoms, codes and scores, the same bits for any batch and thread count."""

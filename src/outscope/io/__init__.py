@@ -1,0 +1,1 @@
+"""What is read and written: saved models, tables of texts, arrays; whole files or none."""

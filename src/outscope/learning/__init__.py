@@ -1,0 +1,1 @@
+"""Facts about rows, a plan, and one dictionary learned as planned."""
