@@ -165,7 +165,7 @@ def test_parquet_vectors_and_labels_are_read(files, tmp_path, blobs, capsys):
 
 def test_vectors_of_different_lengths_are_refused(tmp_path, capsys):
     pq.write_table(pa.table({"e": [[1.0, 2], [3, 4, 5, 6], [7, 8, 9]]}), tmp_path / "r.parquet")
-    failed(capsys, "one length", "fit", tmp_path / "r.parquet", "--out", tmp_path / "m")
+    failed(capsys, "equally long", "fit", tmp_path / "r.parquet", "--out", tmp_path / "m")
 
 
 def test_labels_may_be_lines_of_text(files, tmp_path, blobs):
@@ -444,7 +444,7 @@ def test_a_log_is_read_and_a_word_says_so(texts, tmp_path, capsys):
     assert run("score", texts / "model", tmp_path / "a.log") == 0
     out, err = capsys.readouterr()
     assert out.count("\n") == 2
-    assert "a.log is read as a text a line" in err.splitlines()[0]
+    assert "a.log is read as one text per line" in err.splitlines()[0]
 
 
 def test_the_size_of_a_model_is_told(texts, capsys):

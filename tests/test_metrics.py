@@ -45,11 +45,11 @@ def test_perfect_and_inverted_scores():
 @pytest.mark.parametrize(
     ("truth", "scores", "words"),
     [
-        ([0, 1], [1.0], "one length"),
+        ([0, 1], [1.0], "equal length"),
         ([0, 0], [1.0, 2.0], "both 0"),
         ([0, 2], [1.0, 2.0], "both 0"),
         ([0, 1], [1.0, np.nan], "NaN"),
-        ([[0], [1]], [[1.0], [2.0]], "one length"),
+        ([[0], [1]], [[1.0], [2.0]], "equal length"),
     ],
 )
 def test_bad_input_is_named(truth, scores, words):

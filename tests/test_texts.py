@@ -191,7 +191,7 @@ def test_other_endings_are_lines_and_a_word_says_so(tmp_path, name, caplog):
     assert holds_texts(str(tmp_path / name))
     assert read_texts(str(tmp_path / name)).texts == ["one", "two"]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert f"{name} is read as a text a line" in caplog.text
+    assert f"{name} is read as one text per line" in caplog.text
 
 
 def test_other_columns_and_lines_are_kept(tmp_path):
