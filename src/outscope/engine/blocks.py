@@ -33,6 +33,10 @@ PAYS_AFTER = 64
 NARROWEST = 256
 
 
+# A number of threads may come from a file.
+MOST_THREADS = 256
+
+
 class NonFiniteRowsError(InputError):
     """A row holds NaN or infinity, or is too long to compute with."""
 
@@ -63,7 +67,7 @@ def threads_of(n_jobs: int | None) -> int:
     cores = available_cores()
     if n_jobs is None:
         return cores
-    return max(1, cores + 1 + n_jobs) if n_jobs < 0 else int(n_jobs)
+    return max(1, cores + 1 + n_jobs) if n_jobs < 0 else min(int(n_jobs), MOST_THREADS)
 
 
 def product(a: Matrix, b: Matrix, n_jobs: int | None) -> Matrix:
