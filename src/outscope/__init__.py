@@ -1,7 +1,7 @@
 """Outscope detects inputs unlike anything a system was built for.
 
 Fit a small detector on what is in scope; for every new input, get a score (`ood_score`, higher =
-stranger), a decision with a guaranteed false-alarm rate, and the reason.
+stranger), a decision that says what false-alarm rate it promises, and the reason.
 """
 
 from importlib import import_module
