@@ -8,7 +8,8 @@ from sklearn.cluster import kmeans_plusplus
 
 from outscope import NNKMeans
 from outscope.engine.coder import Coder
-from outscope.learning.loop import CodeStatistics, merge_atoms
+from outscope.learning.loop import merge_atoms
+from outscope.learning.passes import CodeStatistics
 from outscope.learning.rows import Rows, seed_atoms
 
 

@@ -7,7 +7,6 @@ import re
 
 import numpy as np
 import pytest
-from tiny import learned_scores
 
 from outscope import ClasswiseNNKDetector, InputError, NNKDetector, load, make_detector
 from outscope.detectors.methods import METHODS
@@ -197,4 +196,3 @@ def test_few_bit_atoms_are_saved_small_and_score_the_same_when_loaded(
     loaded = load(tmp_path / "model")
     assert loaded.stored_bytes_ == detector.stored_bytes_
     assert (loaded.ood_score(queries) == detector.ood_score(queries)).all()
-    assert (learned_scores(detector, X, y) == detector.ood_score(X)).all()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 WORDS = [
     "pay",
     "my",
@@ -87,12 +85,3 @@ def labelled_texts(n: int = 48) -> tuple[list[str], list[str]]:
         texts.append(f"{starts[label]} {ends[i % 10]} {ends[(i // 7) % 10]}")
         labels.append(label)
     return texts, labels
-
-
-def learned_scores(detector, X, y=None):
-    """Scores of the training rows as learning gives them, without a look at `ood_score`."""
-    from sklearn.base import clone
-
-    fresh = clone(detector)
-    fresh.n_features_in_ = X.shape[1]
-    return fresh._learn(np.ascontiguousarray(X), y)

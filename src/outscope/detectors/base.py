@@ -29,10 +29,13 @@ from outscope.decisions.threshold import (
     estimated_cut,
     quantile_threshold,
 )
+from outscope.detectors.sampling import Training, rows_to_learn
 from outscope.engine.blocks import NonFiniteRowsError
 from outscope.engine.kernels.blas import one_thread_each
 from outscope.errors import InputError
 from outscope.io import models, schema
+from outscope.io.sources import Source, as_source, fingerprint
+from outscope.learning.checkpoint import Checkpoint
 
 # The default false-alarm rate.
 USUAL_RATE = 0.05
@@ -77,6 +80,8 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
     """
 
     contamination: float | str
+    _samples: ClassVar[bool] = False  # whether a large array is sampled by default
+    _by_class: ClassVar[bool] = False  # whether a sample must have rows of every class
     learns: ClassVar[bool] = True  # False: the score is a formula, and fit only sets the threshold
     _rows_are: ClassVar[str] = "embedding"
     _rules: dict[str, Rule] = {}
@@ -99,9 +104,18 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         """What a row of X is: "embedding", or classifier output such as "logits"."""
         return self._rows_are
 
-    @abstractmethod
     def _learn(self, X: Matrix, y: Any) -> FloatArray:
         """Learn from checked rows and return their scores."""
+        raise NotImplementedError
+
+    def _learn_from(self, training: Training) -> FloatArray | None:
+        """Learn; return the scores of the rows in memory if they are at hand."""
+        if training.source is not None:
+            raise InputError(
+                f"{type(self).__name__} needs its rows in memory: give rows='auto' or a number, "
+                "and it learns from a sample of them"
+            )
+        return self._learn(training.X, training.y)
 
     @abstractmethod
     def _ood_score(self, X: Matrix) -> FloatArray:
@@ -112,13 +126,14 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         rest = np.setdiff1d(np.arange(len(X)), chosen)
         other = clone(self)
         other.n_features_in_ = X.shape[1]
-        other._learn(X[rest], None if y is None else check_labels(y, len(X))[rest])
+        some = None if y is None else check_labels(y, len(X))[rest]
+        other._learn_from(Training(X[rest], some))
         return other._ood_score(X[chosen])
 
     def _held_out_scores(self, X: Matrix, y: Any, scores: FloatArray) -> FloatArray:
         """Scores of training rows, each scored as if it had not been learned from."""
         if len(X) < 2:
-            return scores
+            return self._ood_score(X)
         order = np.random.RandomState(0).permutation(len(X))[:JUDGED_ROWS]
         parts = len(X) if len(X) <= ONE_BY_ONE and self._keeps_every_row() else PARTS
         found = [
@@ -135,8 +150,23 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         """
         return False
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        rows: int | str = "auto",
+        memory: int | str = "1GB",
+        checkpoint: str | os.PathLike[str] | None = None,
+        advance: Callable[[int], None] | None = None,
+    ) -> Self:
         """Learn what is in scope and set a first, estimated threshold.
+
+        X is an array, or anything that is read part by part: see `outscope.io.sources`. Of more
+        than 262,144 rows (or what fits into `memory`) a sample is learned from; `rows` sets its
+        size, and "all" makes NNK detectors learn from every row, in bounded memory. They then write
+        a `checkpoint` after each epoch, from which the same call resumes; `advance` is called with
+        the number of rows seen.
 
         With `contamination` "auto", about 5 % of new in-scope rows will be flagged, as estimated
         from training rows scored as if they had not been learned from. A number is the share of
@@ -148,11 +178,47 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
             check_parameters(self, {"n_jobs": JOBS})
         # Threading is ours: BLAS results here are bitwise the same for any number of threads.
         with all_or_nothing(self), one_thread_each():
-            rows = check_rows(self, X, reset=True)
-            scores = self._learn(rows, y)
-            self.held_out_scores_ = np.sort(self._held_out_scores(rows, y, scores))
-            self.left_one_out_ = len(rows) <= ONE_BY_ONE and self._keeps_every_row()
+            table = self._table(X)
+            kept = None
+            if checkpoint is not None:
+                about = (type(self).__name__, self.get_params(), fingerprint(table), rows, memory)
+                kept = Checkpoint(checkpoint, about)
+            training = rows_to_learn(
+                table,
+                y,
+                rows=rows,
+                memory=memory,
+                random_state=getattr(self, "random_state", 0),
+                by_class=self._by_class,
+                checkpoint=kept,
+                advance=advance,
+                samples=self._samples,
+            )
+            scores = self._learn_from(training)
+            self._first_threshold(training, scores)
             self._forget()
+            if kept is not None:
+                kept.remove()
+        return self
+
+    def _table(self, X: Any) -> Matrix | Source:
+        """Checked rows in memory, or a source whose parts are checked as they are read."""
+        source = as_source(X)
+        if source is None:
+            return check_rows(self, X, reset=True)
+        self.n_features_in_ = source.width
+        self.__dict__.pop("feature_names_in_", None)
+        return source
+
+    def _first_threshold(self, training: Training, scores: FloatArray | None) -> None:
+        """Set the threshold after learning; it promises nothing."""
+        if training.held is not None:
+            held, whole = self._ood_score(training.held), False
+        else:
+            known = np.empty(0) if scores is None else scores
+            held = self._held_out_scores(training.X, training.y, known)
+            whole = len(training.X) <= ONE_BY_ONE and self._keeps_every_row()
+        self.held_out_scores_, self.left_one_out_ = np.sort(held), whole
         for name in ("calibration_scores_", "calibration_kind_"):
             self.__dict__.pop(name, None)
         self.promised_: list[float | None] | None = None
@@ -160,8 +226,8 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
             self.offset_ = -estimated_cut(self.held_out_scores_, USUAL_RATE)
         else:
             # Same rule as scikit-learn's own detectors, so that the same share is flagged.
+            scores = self._ood_score(training.X) if scores is None else scores
             self.offset_ = -quantile_threshold(scores, self.contamination)
-        return self
 
     def _forget(self) -> None:
         """Drop what only `fit` needed."""

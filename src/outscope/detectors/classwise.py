@@ -11,9 +11,10 @@ from outscope._sklearn import check_labels
 from outscope._types import FloatArray, IntArray, Matrix
 from outscope.detectors.base import Reading
 from outscope.detectors.nnk import DictionaryDetector, in_parts
+from outscope.detectors.sampling import Training
 from outscope.engine.coder import ClassCoder
 from outscope.io import schema
-from outscope.learning.loop import REPRESENTATIVES
+from outscope.learning.passes import REPRESENTATIVES
 from outscope.learning.plan import largest_atom, refuse_small
 from outscope.learning.rows import Rows, size_for
 
@@ -38,6 +39,7 @@ class ClasswiseNNKDetector(DictionaryDetector):
     """
 
     _parts = ("dictionaries_", "common_", "metric_")
+    _by_class = True
     _fitted = {
         **DictionaryDetector._fitted,
         "classes_": schema.labels("c"),
@@ -59,32 +61,37 @@ class ClasswiseNNKDetector(DictionaryDetector):
         owner = np.repeat(self.classes_, sizes)
         return np.repeat(owner[atoms][..., None], REPRESENTATIVES, axis=-1)
 
-    def _learn(self, X: Matrix, y: Any) -> FloatArray:
+    def _learn_from(self, training: Training) -> None:
+        X, y = training.X, training.y
         labels = np.zeros(len(X), dtype=int) if y is None else check_labels(y, len(X))
         self.classes_, membership = np.unique(labels, return_inverse=True)
         self._membership = membership
-        rng = check_random_state(self.random_state)
+        all_members, counts = None, np.bincount(membership)
+        if training.source is not None:
+            all_members = np.zeros(training.n_rows, np.intp)
+            if training.labels is not None:
+                all_members = np.searchsorted(self.classes_, training.labels)
+            counts = np.bincount(all_members)
+        rng = training.rng or check_random_state(self.random_state)
         if self.max_bytes is not None:
             least = len(self.classes_) * largest_atom(X.shape[1], self.precision)
             refuse_small(self.max_bytes, least, f"one atom per class ({len(self.classes_)})")
-        _, rows = self._prepare_rows(X, membership, rng)
+        rows = self._prepare_rows(training, membership, rng)
         plan, whole = self.plan_, self._bytes_for_atoms()
-        self.dictionaries_ = []
-        for c in range(len(self.classes_)):
-            mine = np.flatnonzero(membership == c)
-            size = size_for(plan.n_atoms, len(mine), len(X))
-            if isinstance(plan.n_atoms, int) and plan.n_atoms > len(mine):
-                size = len(mine)
-            dictionary = self._dictionary(max_bytes=whole and whole // len(self.classes_))
-            own = rows.take(mine)
-            dictionary.learn(
-                own, Rows(own, normalize=dictionary.normalize), plan.of_size(size), rng
-            )
-            found = dictionary.representatives_
-            dictionary.representatives_ = np.where(found >= 0, mine[found], -1)
+        share = whole and whole // len(self.classes_)
+        self.dictionaries_, learners = [], []
+        for c, count in enumerate(counts.tolist()):
+            own = rows.take(np.flatnonzero(membership == c))
+            dictionary = self._dictionary(max_bytes=share)
+            size = min(size_for(plan.n_atoms, count, training.n_rows), count)
+            ready = Rows(own, normalize=False, kept=True)
+            learners.append(dictionary.begin(ready, plan.of_size(size), size, rng))
             self.dictionaries_.append(dictionary)
+        learned = self._learn_all(learners, rows, membership, training, all_members)
+        for dictionary, learner, one in zip(self.dictionaries_, learners, learned, strict=True):
+            dictionary.finish(learner, one)
+            dictionary.representatives_ = training.number(dictionary.representatives_)
         self.prepare()
-        return self._ood_score(X)
 
     def _prepare_coder(self) -> None:
         self._coder = self._coder_of([dictionary.atoms_ for dictionary in self.dictionaries_])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,18 @@ from outscope._sklearn import check_labels
 from outscope._types import FloatArray, IntArray, Matrix
 from outscope.detectors.base import Detector, Reading
 from outscope.detectors.explanation import Evidence, Explanation
+from outscope.detectors.sampling import Training
 from outscope.io import schema
+from outscope.io.sources import Source
 from outscope.learning.bits import BITS
 from outscope.learning.dictionary import RULES, NNKMeans, learnable
 from outscope.learning.geometry import ONE_CLASS, mean_of, measure_geometry, measure_grouping
+from outscope.learning.loop import Learned, Learner, learn
 from outscope.learning.plan import Plan, make_plan, plan_view
-from outscope.learning.rows import EPOCH_ROWS, Rows
+from outscope.learning.rows import EPOCH_ROWS, Rows, size_for
 from outscope.learning.view import View, whitening_matrix
+
+log = logging.getLogger("outscope")
 
 # The settings behind the paper's published numbers (its score is the same ranking).
 PAPER = {"kernel": "cosine", "update": "mod", "n_neighbors": 20, "n_fit_neighbors": None}
@@ -70,6 +77,7 @@ class DictionaryDetector(Detector):
         "metric_": schema.or_none(schema.array("d d", "float32")),
         "common_": schema.or_none(schema.array("d", "float32")),
     }
+    _samples = True
     _coder: Any
 
     def __init__(
@@ -141,29 +149,69 @@ class DictionaryDetector(Detector):
         return Plan.from_rows(self.planned_)
 
     def _prepare_rows(
-        self, X: Matrix, membership: IntArray | None, rng: np.random.RandomState
-    ) -> tuple[Matrix, Rows]:
-        """Measure the rows, make the plan, and return the rows as the plan sees them."""
+        self, training: Training, membership: IntArray | None, rng: np.random.RandomState
+    ) -> Rows:
+        """Measure the rows in memory, make the plan, and return them as the plan sees them."""
+        X, n = training.X, training.n_rows
         asked = self.get_params(deep=False)
         groups = np.zeros(len(X), int) if membership is None else membership
         rows = learnable(X, normalize=self.normalize)
         grouping = ONE_CLASS if membership is None else measure_grouping(rows, groups)
-        view = plan_view(asked, len(X), X.shape[1], grouping)
+        view = plan_view(asked, n, X.shape[1], grouping)
         self.metric_ = None
         if view.whitening > 0.0:
             self.metric_ = whitening_matrix(rows, groups, view.whitening, self.n_jobs)
         self._view = View(self.metric_, view.lengths)
-        seen = X
         if not self._view.plain:
-            seen = self._seen(X)
-            rows = learnable(seen, normalize=False)
-        geometry = measure_geometry(rows, rng, self.n_jobs)
+            rows = self._as_seen(X)
+        geometry = replace(measure_geometry(rows, rng, self.n_jobs), rows=n)
         plan = make_plan(asked, geometry, grouping, view)
         self.planned_ = plan.rows()
         self.common_ = None
         if plan.common > 0.0:
             self.common_ = (plan.common * mean_of(rows)).astype(np.float32)
-        return seen, rows
+        return rows
+
+    def _as_seen(self, X: Matrix | Source, *, kept: bool | None = None) -> Rows:
+        """Rows through the planned view."""
+        return Rows(X, normalize=self.normalize and self._view.plain, view=self._seen, kept=kept)
+
+    def _learn_all(
+        self,
+        learners: list[Learner],
+        rows: Rows,
+        member: IntArray | None,
+        training: Training,
+        all_members: IntArray | None,
+    ) -> list[Learned]:
+        """Learn from the rows in memory or, if there is a source, from every row."""
+        if training.source is None:
+            return learn(learners, rows, member, on_epoch=self._report)
+        kept, start = training.checkpoint, 0
+        if kept is not None:
+            start = kept.restore(learners)
+            if start == 0:
+                kept.write(0, learners)
+
+        def on_epoch(epoch: int) -> None:
+            if kept is not None:
+                kept.write(epoch, learners)
+            self._report(epoch)
+
+        return learn(
+            learners,
+            self._as_seen(training.source, kept=False),
+            all_members,
+            sample=rows,
+            sample_member=member,
+            left_out=training.left_out,
+            start=start,
+            on_epoch=on_epoch,
+            advance=training.advance or (lambda rows: None),
+        )
+
+    def _report(self, epoch: int) -> None:
+        log.info("epoch %d of %d", epoch, self.plan_.n_epochs)
 
     def _dictionary(self, **changes: Any) -> NNKMeans:
         parameters = {name: getattr(self, name) for name in RULES}
@@ -338,21 +386,23 @@ class NNKDetector(DictionaryDetector):
         labels: Any = self.representative_labels_
         return np.asarray(self.labels_[labels[atoms]])
 
-    def _learn(self, X: Matrix, y: Any) -> FloatArray:
-        rng = check_random_state(self.random_state)
-        seen, rows = self._prepare_rows(X, None, rng)
+    def _learn_from(self, training: Training) -> None:
+        rng = training.rng or check_random_state(self.random_state)
+        rows = self._prepare_rows(training, None, rng)
         self.dictionary_ = self._dictionary(max_bytes=self._bytes_for_atoms())
-        scores = self.dictionary_.learn(seen, rows, self.plan_, rng)
+        plan = self.plan_
+        learner = self.dictionary_.begin(rows, plan, size_for(plan.n_atoms, training.n_rows), rng)
+        learned = self._learn_all([learner], rows, None, training, None)
+        self.dictionary_.finish(learner, learned[0])
         self.prepare()
-        if self.common_ is not None:
-            scores = self._ood_score(X)
         # Labels do not affect the scores; they are kept for explanations.
         self.labels_, self.representative_labels_ = None, None
-        if y is not None:
-            self.labels_, member = np.unique(check_labels(y, len(X)), return_inverse=True)
-            behind = self.representatives_
-            self.representative_labels_ = np.where(behind >= 0, member[behind], -1)
-        return scores
+        found = self.representatives_
+        if training.y is not None:
+            labels = check_labels(training.y, len(training.X))
+            self.labels_, member = np.unique(labels, return_inverse=True)
+            self.representative_labels_ = np.where(found >= 0, member[found], -1)
+        self.dictionary_.representatives_ = training.number(found)
 
     def _prepare_coder(self) -> None:
         self._coder = self.dictionary_.coder(self.common_)

@@ -85,6 +85,11 @@ def hash_of(rows: Matrix) -> str:
     return hashlib.blake2b(rows.tobytes(), digest_size=16).hexdigest()
 
 
+def fingerprint(table: Matrix | Source) -> str:
+    """Of a source, or of rows in memory."""
+    return (table if isinstance(table, Source) else ArraySource(table)).fingerprint()
+
+
 def as_source(X: Any) -> Source | None:
     """What can be read part by part, or None for what is an array, a frame or a list."""
     return X if isinstance(X, Source) else None

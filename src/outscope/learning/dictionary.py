@@ -22,14 +22,14 @@ from outscope._parameters import (
     one_of,
 )
 from outscope._sklearn import Sized, all_or_nothing, check_rows, largest_value, scoring_rows
-from outscope._types import FloatArray, Matrix
+from outscope._types import Matrix
 from outscope.engine.coder import Coder, Codes
 from outscope.engine.kernels.blas import one_thread_each
 from outscope.errors import InputError
 from outscope.io import schema
 from outscope.learning.bits import BITS, STORED, Stored, atom_bytes, restore, store
 from outscope.learning.geometry import measure_geometry
-from outscope.learning.loop import Recipe, atoms_without, learn
+from outscope.learning.loop import Learned, Learner, Recipe, atoms_without, learn
 from outscope.learning.plan import Plan, make_plan, refuse_small
 from outscope.learning.rows import Rows, seed_atoms, size_for
 
@@ -163,43 +163,43 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """Learn the dictionary; `y` is not used."""
         check_parameters(self, RULES)
         with all_or_nothing(self), one_thread_each():
-            rows = check_rows(self, X, reset=True)
+            rows = learnable(check_rows(self, X, reset=True), normalize=self.normalize)
             rng = check_random_state(self.random_state)
-            seen = learnable(rows, normalize=self.normalize)
-            geometry = measure_geometry(seen, rng, self.n_jobs)
-            self.learn(rows, seen, make_plan(self.get_params(deep=False), geometry), rng)
+            geometry = measure_geometry(rows, rng, self.n_jobs)
+            plan = make_plan(self.get_params(deep=False), geometry)
+            learner = self.begin(rows, plan, size_for(plan.n_atoms, len(rows)), rng)
+            self.finish(learner, learn([learner], rows, on_epoch=self._report)[0])
             self.forget()
         return self
 
-    def learn(self, X: Matrix, rows: Rows, plan: Plan, rng: np.random.RandomState) -> FloatArray:
-        """Learn from checked rows as planned; return their scores, as `ood_score` gives them."""
-        first = self._first_atoms(X, rows, size_for(plan.n_atoms, len(X)), rng)
+    def begin(self, rows: Rows, plan: Plan, size: int, rng: np.random.RandomState) -> Learner:
+        """The first atoms, drawn from rows, and the recipe for learning from there."""
+        self.n_features_in_ = rows.width
         self.precision_, self.bandwidth_ = plan.precision, plan.bandwidth
         self.n_neighbors_ = plan.n_neighbors
-        recipe = self._recipe(plan, len(first), X)
-        learned = learn(X, rows, first, recipe, self._report)
-        self.stored_atoms_, self.atom_scale_ = store(learned.atoms, plan.precision)
+        first = self._first_atoms(rows, size, rng)
+        return Learner(self._recipe(plan, len(first), rows), first)
+
+    def finish(self, learner: Learner, learned: Learned) -> None:
+        """Take over what was learned."""
+        self.stored_atoms_, self.atom_scale_ = store(learned.atoms, self.precision_)
         self.atom_probability_ = learned.probability
         self.representatives_ = learned.representatives
         self.reconstruction_error_ = learned.loss
         self.losses_ = np.array(learned.losses)
-        self.n_features_in_ = X.shape[1]
         self.prepare()
-        self._memory = recipe, learned
-        return learned.scores
+        self._memory = learner, learned
 
     def atoms_without(self, X: Matrix) -> Matrix:
         """The atoms as they would be without these training rows; available until `forget`."""
-        recipe, learned = self._memory
-        codes = self._coder.code(X, self.n_neighbors_, self.n_jobs, relative=True)
-        rows = Rows(X, normalize=self.normalize).all()
-        atoms = atoms_without(learned, rows, codes, recipe)
+        learner, learned = self._memory
+        atoms = atoms_without(learned, Rows(X, normalize=self.normalize).all(), learner)
         return restore(store(atoms, self.precision_), X.shape[1])
 
     @property
     def keeps_every_row(self) -> bool:
         """Whether every training row is an atom; available until `forget`."""
-        recipe, _ = self._memory
+        recipe = self._memory[0].recipe
         return recipe.complete and recipe.n_epochs == 0
 
     def forget(self) -> None:
@@ -253,11 +253,11 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def _n_features_out(self) -> int:
         return len(self.atoms_)
 
-    def _recipe(self, plan: Plan, n_first: int, X: Matrix) -> Recipe:
+    def _recipe(self, plan: Plan, n_first: int, rows: Rows) -> Recipe:
         """The plan's settings for one dictionary with this many initial atoms."""
-        target = self._target(n_first, X.shape[1])
+        target = self._target(n_first, rows.width)
         # If every row is an atom there is nothing to learn: each row already explains itself.
-        complete = n_first >= len(X) and not isinstance(self.init, np.ndarray)
+        complete = n_first >= len(rows) and not isinstance(self.init, np.ndarray)
         pruned = plan.entropy > 0 or (target is not None and target < n_first)
         return Recipe(
             n_neighbors=plan.n_fit_neighbors,
@@ -276,8 +276,8 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             n_jobs=self.n_jobs,
         )
 
-    def _report(self, epoch: int, size: int, loss: float) -> None:
-        log.info("epoch %d of %d: %d atoms, error %.4f", epoch + 1, self.n_epochs, size, loss)
+    def _report(self, epoch: int) -> None:
+        log.info("epoch %d of %d", epoch, self.n_epochs)
 
     def _target(self, n_start: int, width: int) -> int | None:
         """Target size set by max_atoms or max_bytes, whichever is smaller."""
@@ -291,20 +291,20 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             wanted.append(int(self.max_bytes) // least)
         return min(wanted, default=None)
 
-    def _first_atoms(self, X: Matrix, rows: Rows, size: int, rng: np.random.RandomState) -> Matrix:
+    def _first_atoms(self, rows: Rows, size: int, rng: np.random.RandomState) -> Matrix:
         if not isinstance(self.init, str):
             atoms = np.asarray(self.init, dtype=np.float32)
             if not len(atoms) or not np.isfinite(atoms).all():
                 raise InputError("init must hold at least one atom and only finite numbers")
-            if atoms.shape[1] != X.shape[1]:
+            if atoms.shape[1] != rows.width:
                 raise InputError(
-                    f"init has {atoms.shape[1]} columns but X has {X.shape[1]}; "
+                    f"init has {atoms.shape[1]} columns but X has {rows.width}; "
                     "give initial atoms of the same width as the data"
                 )
             return atoms.copy()
-        if size >= len(X):
+        if size >= len(rows):
             return rows.all()
         if self.init == "random":
-            chosen = rng.choice(len(X), size, replace=False)
+            chosen = rng.choice(len(rows), size, replace=False)
             return rows.take(np.sort(chosen))
         return seed_atoms(rows, size, rng, self.n_jobs)[0]

@@ -1,114 +1,20 @@
-"""How a dictionary is learned: additive statistics, updates, pruning."""
+"""How dictionaries are learned: passes over the rows, updates between them, pruning."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-import scipy.linalg
-import scipy.sparse
 
 from outscope._types import FloatArray, IntArray, Matrix
-from outscope.engine.blocks import product, threads_of
-from outscope.engine.coder import Coder, Codes
-from outscope.engine.kernels.parallel import for_ranges
-from outscope.engine.kernels.update import add_moments, share_weights
+from outscope.engine.blocks import product
 from outscope.learning.bits import restore, store
+from outscope.learning.passes import CodeStatistics, Coding, Look, Passes, look_at
 from outscope.learning.rows import Rows
 
-# Weights below this share of a row's code do not move atoms (narrow kernels leave such dust).
-NEGLIGIBLE = 1e-4
-# Training rows remembered for each atom, for explanations.
-REPRESENTATIVES = 3
 # Keys lie between −2 and 2; any penalty far beyond that rules an atom out.
 LARGEST_PENALTY = 1e3
-# Pull towards the old atoms in the MOD update, relative to the mean diagonal of W·Wᵀ: keeps the
-# system regular if atoms share all their rows, and is far below the data's own weight.
-MOD_ANCHOR = 1e-6
-
-
-@dataclass
-class CodeStatistics:
-    """Sums over coded rows. Sums of two parts of the data add up to those of the whole."""
-
-    n_atoms: int
-    n_features: int
-    with_products: bool = False
-    rows: int = 0
-    loss: float = 0.0
-    usage: FloatArray = field(init=False)
-    mass: FloatArray = field(init=False)
-    moments: Matrix = field(init=False)
-    products: Matrix | None = field(init=False, default=None)
-
-    def __post_init__(self) -> None:
-        self.usage = np.zeros(self.n_atoms)
-        self.mass = np.zeros(self.n_atoms)
-        self.moments = np.zeros((self.n_atoms, self.n_features))
-        if self.with_products:
-            self.products = np.zeros((self.n_atoms, self.n_atoms))
-
-    def add(self, rows: Matrix, codes: Codes, n_jobs: int | None) -> None:
-        """Add one block of coded rows. Rescales `codes.weights` to sum to 1."""
-        n, k = codes.weights.shape
-        share_weights(codes.weights, NEGLIGIBLE)
-        atoms, weights = codes.neighbors.ravel(), codes.weights.ravel()
-        self.rows += n
-        self.loss += float(np.sum(codes.ood_score))
-        self.usage += np.bincount(atoms, weights > 0, minlength=self.n_atoms)
-        self.mass += np.bincount(atoms, weights, minlength=self.n_atoms)
-        for_ranges(
-            self.n_features,
-            threads_of(n_jobs),
-            32,
-            lambda first, last: add_moments(
-                rows, codes.neighbors, codes.weights, first, last, self.moments
-            ),
-        )
-        if self.products is not None:
-            starts = np.arange(0, n * k + 1, k)
-            W = scipy.sparse.csr_matrix((weights, atoms, starts), shape=(n, self.n_atoms))
-            self.products += (W.T @ W).toarray()
-
-    def merge(self, other: CodeStatistics) -> None:
-        """Add the statistics of other rows coded on the same atoms."""
-        self.rows += other.rows
-        self.loss += other.loss
-        self.usage += other.usage
-        self.mass += other.mass
-        self.moments += other.moments
-        if self.products is not None and other.products is not None:
-            self.products += other.products
-
-    def minus(self, other: CodeStatistics) -> CodeStatistics:
-        """The statistics without some of the rows they include."""
-        left = CodeStatistics(self.n_atoms, self.n_features, rows=self.rows - other.rows)
-        left.loss = self.loss - other.loss
-        left.usage, left.mass = self.usage - other.usage, self.mass - other.mass
-        left.moments = self.moments - other.moments
-        if self.products is not None and other.products is not None:
-            left.products = self.products - other.products
-        return left
-
-    def probability(self) -> FloatArray:
-        """Each atom's share of all non-zero weights."""
-        total = self.usage.sum()
-        return self.usage / total if total > 0 else np.full(self.n_atoms, 1.0 / self.n_atoms)
-
-    def new_atoms(self, old: Matrix) -> Matrix:
-        """Atoms updated from these codes; an unused atom stays where it is."""
-        used = self.mass > 0
-        atoms = old.astype(np.float64)
-        if self.products is None:
-            atoms[used] = self.moments[used] / self.mass[used, None]
-            return atoms
-        system = self.products[np.ix_(used, used)]
-        anchor = MOD_ANCHOR * float(np.mean(np.diag(system))) if used.any() else 0.0
-        system[np.diag_indices_from(system)] += anchor
-        wanted = self.moments[used] + anchor * atoms[used]
-        atoms[used] = scipy.linalg.solve(system, wanted, assume_a="pos")
-        return atoms
 
 
 @dataclass(frozen=True)
@@ -165,137 +71,156 @@ class Learned:
     atoms: Matrix
     probability: FloatArray
     representatives: IntArray  # (m, REPRESENTATIVES) rows that use each atom most, −1 = none
-    scores: FloatArray  # (n,) ood_score of the rows it was learned from
-    statistics: CodeStatistics  # of all of them
+    statistics: CodeStatistics  # of all rows it was learned from
     loss: float
     losses: list[float]
 
 
-def atoms_without(learned: Learned, rows: Matrix, codes: Codes, recipe: Recipe) -> Matrix:
-    """The atoms as they would be without some coded rows.
+@dataclass
+class Learner:
+    """One dictionary on its way. A pass codes rows as `coding` says; `update` ends an epoch."""
+
+    recipe: Recipe
+    atoms: Matrix
+    probability: FloatArray = field(init=False)
+    losses: list[float] = field(init=False, default_factory=list)
+    n_start: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.n_start = len(self.atoms)
+        self.probability = np.full(self.n_start, 1.0 / self.n_start)
+
+    def coding(self, epoch: int) -> Coding | None:
+        """How rows are coded in an epoch; None if this dictionary has had all of its epochs."""
+        recipe = self.recipe
+        if epoch >= recipe.n_epochs:
+            return None
+        entropy = recipe.entropy_at(epoch)
+        replaces = entropy == 0.0 and recipe.size_at(epoch, self.n_start) is None
+        return Coding(
+            self.atoms,
+            recipe.bandwidth,
+            recipe.n_neighbors,
+            recipe.normalize,
+            recipe.penalty(self.probability, entropy),
+            with_products=recipe.update == "mod",
+            for_worst=replaces and epoch + 1 < recipe.n_epochs,
+            for_examples=False,
+        )
+
+    def last_coding(self) -> Coding:
+        """How rows are coded when learning has ended: as in scoring."""
+        recipe = self.recipe
+        return Coding(
+            self.atoms,
+            recipe.final_bandwidth,
+            recipe.n_final_neighbors,
+            recipe.normalize,
+            None,
+            with_products=recipe.update == "mod",
+            for_worst=False,
+            for_examples=True,
+        )
+
+    def update(self, epoch: int, found: Look) -> None:
+        """New atoms from what a pass found; never an empty dictionary."""
+        recipe, statistics = self.recipe, found.statistics
+        size = recipe.size_at(epoch, self.n_start)
+        self.losses.append(statistics.loss / statistics.rows)
+        atoms = unit_if_cosine(statistics.new_atoms(self.atoms), recipe)
+        probability, mass = statistics.probability(), statistics.mass
+        unused = np.flatnonzero(statistics.usage == 0)
+        if recipe.entropy_at(epoch) > 0.0:
+            atoms, probability, mass = (
+                np.delete(part, unused, 0) for part in (atoms, probability, mass)
+            )
+        else:
+            # There are no worst rows where atoms are not to be replaced.
+            atoms[unused[: len(found.worst)]] = found.worst[: len(unused)]
+        if size is not None and size < len(atoms):
+            atoms, mass = merge_atoms(atoms, mass, size, recipe.n_jobs)
+            atoms, probability = unit_if_cosine(atoms, recipe), mass / mass.sum()
+        self.atoms, self.probability = atoms, probability
+
+    def keep(self, used: IntArray) -> None:
+        """Drop all other atoms."""
+        self.atoms, self.probability = self.atoms[used], self.probability[used]
+
+
+def learn(
+    learners: Sequence[Learner],
+    rows: Rows,
+    member: IntArray | None = None,
+    *,
+    sample: Rows | None = None,
+    sample_member: IntArray | None = None,
+    left_out: IntArray | None = None,
+    passes: Passes | None = None,
+    start: int = 0,
+    on_epoch: Callable[[int], None] = lambda epoch: None,
+    advance: Callable[[int], None] = lambda rows: None,
+) -> list[Learned]:
+    """Alternate coding and updating, for all dictionaries in the same passes over the rows.
+
+    `member` says which dictionary a row belongs to; `left_out` are the numbers of rows that must
+    not count. A `sample` of the rows, if given, stands for all of them in the last look.
+    """
+    passes = passes or Passes(learners[0].recipe.n_jobs)
+    for epoch in range(start, max(learner.recipe.n_epochs for learner in learners)):
+        codings = [learner.coding(epoch) for learner in learners]
+        found = passes(codings, rows, member, left_out, advance)
+        for learner, one in zip(learners, found, strict=True):
+            if one is not None:
+                learner.update(epoch, one)
+        on_epoch(epoch + 1)
+    for learner in learners:
+        kept = store(learner.atoms, learner.recipe.precision)
+        learner.atoms = restore(kept, learner.atoms.shape[1])
+    if sample is not None:
+        rows, member, left_out = sample, sample_member, None
+    passes = Passes(learners[0].recipe.n_jobs)
+    looks: list[Look | None] = [None] * len(learners)
+    codings = [learner.last_coding() for learner in learners]
+    while any(codings):
+        # Dropping atoms that no row uses changes the codes of other rows: look again.
+        again = passes(codings, rows, member, left_out, lambda rows: None)
+        for c, learner in enumerate(learners):
+            codings[c], look = None, again[c]
+            if look is not None:
+                first, looks[c] = looks[c] is None, look
+                used = np.flatnonzero(look.statistics.usage)
+                if first and 0 < len(used) < len(learner.atoms):
+                    learner.keep(used)
+                    codings[c] = learner.last_coding()
+    return [_learned(*pair) for pair in zip(learners, looks, strict=True)]
+
+
+def _learned(learner: Learner, look: Look | None) -> Learned:
+    if look is None:  # no row of the sample belongs to this dictionary
+        look = look_at(learner.last_coding(), learner.atoms[:0], np.empty(0, np.intp), 1)
+    statistics = look.statistics
+    return Learned(
+        learner.atoms,
+        statistics.probability(),
+        look.examples,
+        statistics,
+        statistics.loss / max(1, statistics.rows),
+        learner.losses,
+    )
+
+
+def atoms_without(learned: Learned, rows: Matrix, learner: Learner) -> Matrix:
+    """The atoms as they would be without some of the rows they were learned from.
 
     Atoms are averages, so a row's contribution can be subtracted again; an atom that no other row
     uses is dropped. The rows' influence on the initial atoms remains.
     """
-    part = CodeStatistics(len(learned.atoms), rows.shape[1], recipe.update == "mod")
-    part.add(rows, codes, recipe.n_jobs)
+    coding = replace(learner.last_coding(), for_examples=False)
+    part = look_at(coding, rows, np.arange(len(rows)), learner.recipe.n_jobs).statistics
     left = learned.statistics.minus(part)
     left.mass[left.usage < 0.5] = 0.0
     used = left.mass > 0.0
-    return _unit_if_cosine(left.new_atoms(learned.atoms)[used], recipe)
-
-
-def learn(
-    X: Matrix,
-    rows: Rows,
-    atoms: Matrix,
-    recipe: Recipe,
-    on_epoch: Callable[[int, int, float], None] = lambda epoch, size, loss: None,
-) -> Learned:
-    """Alternate coding and updating from given atoms; never ends with an empty dictionary."""
-    n_start = len(atoms)
-    probability = np.full(n_start, 1.0 / n_start)
-    losses: list[float] = []
-    for epoch in range(recipe.n_epochs):
-        entropy = recipe.entropy_at(epoch)
-        size = recipe.size_at(epoch, n_start)
-        look = _look(X, rows, atoms, recipe, recipe.penalty(probability, entropy))
-        statistics = look.statistics
-        losses.append(statistics.loss / statistics.rows)
-        atoms = _unit_if_cosine(statistics.new_atoms(atoms), recipe)
-        probability, mass = statistics.probability(), statistics.mass
-        unused = np.flatnonzero(statistics.usage == 0)
-        if entropy > 0.0:
-            atoms, probability, mass = (
-                np.delete(part, unused, 0) for part in (atoms, probability, mass)
-            )
-        elif size is None and len(unused) and epoch + 1 < recipe.n_epochs:
-            worst = np.argsort(-look.scores, kind="stable")[: len(unused)]
-            atoms[unused[: len(worst)]] = rows.take(worst)
-        if size is not None and size < len(atoms):
-            atoms, mass = merge_atoms(atoms, mass, size, recipe.n_jobs)
-            atoms, probability = _unit_if_cosine(atoms, recipe), mass / mass.sum()
-        on_epoch(epoch, len(atoms), losses[-1])
-    atoms = restore(store(atoms, recipe.precision), atoms.shape[1])
-    look = _look(X, rows, atoms, recipe, None, last=True)
-    used = np.flatnonzero(look.statistics.usage)
-    if 0 < len(used) < len(atoms):
-        atoms = atoms[used]
-        look = _look(X, rows, atoms, recipe, None, last=True)
-    return Learned(
-        atoms,
-        look.statistics.probability(),
-        look.representatives,
-        look.scores,
-        look.statistics,
-        look.statistics.loss / look.statistics.rows,
-        losses,
-    )
-
-
-@dataclass
-class _Look:
-    """One coding pass over the data with fixed atoms."""
-
-    statistics: CodeStatistics
-    scores: FloatArray
-    representatives: IntArray
-
-
-def _look(
-    X: Matrix,
-    rows: Rows,
-    atoms: Matrix,
-    recipe: Recipe,
-    penalty: FloatArray | None,
-    *,
-    last: bool = False,
-) -> _Look:
-    """Code every row once."""
-    sigma = recipe.final_bandwidth if last else recipe.bandwidth
-    coder = Coder(atoms, sigma, normalize=recipe.normalize, penalty=penalty)
-    look = _Look(
-        CodeStatistics(len(atoms), atoms.shape[1], recipe.update == "mod"),
-        np.empty(len(X)),
-        np.full((len(atoms), REPRESENTATIVES), -1, dtype=np.intp),
-    )
-    leaning = np.zeros((len(atoms), REPRESENTATIVES))
-    start = 0
-    k = recipe.n_final_neighbors if last else recipe.n_neighbors
-    for block in rows.blocks():
-        stop = start + len(block)
-        codes = coder.code(X[start:stop], k, recipe.n_jobs, relative=True)
-        look.scores[start:stop] = codes.ood_score
-        if penalty is not None:
-            _adopt_uncoded(codes)
-        look.statistics.add(block, codes, recipe.n_jobs)
-        if last:
-            _remember(codes, start, look.representatives, leaning)
-        start = stop
-    return look
-
-
-def _remember(codes: Codes, start: int, rows: IntArray, leaning: FloatArray) -> None:
-    """For each atom, keep the rows whose codes put the largest share on it."""
-    n, k = codes.weights.shape
-    m, r = rows.shape
-    atom = np.concatenate([codes.neighbors.ravel(), np.repeat(np.arange(m), r)])
-    weight = np.concatenate([codes.weights.ravel(), leaning.ravel()])
-    row = np.concatenate([np.repeat(np.arange(start, start + n), k), rows.ravel()])
-    order = np.lexsort((row, -weight, atom))
-    rank = np.arange(len(order)) - np.searchsorted(atom[order], atom[order])
-    order, rank = order[rank < r], rank[rank < r]
-    rows[atom[order], rank] = np.where(weight[order] > 0, row[order], -1)
-    leaning[atom[order], rank] = weight[order]
-
-
-def _adopt_uncoded(codes: Codes) -> None:
-    """Assign rows that the penalty left without any atom to their best one.
-
-    As printed, one step with a large λ leaves every row without an atom and deletes all atoms.
-    """
-    uncoded = codes.weights.sum(axis=1) <= 0.0
-    codes.weights[uncoded, 0] = 1.0
+    return unit_if_cosine(left.new_atoms(learned.atoms)[used], learner.recipe)
 
 
 def merge_atoms(
@@ -333,7 +258,7 @@ def merge_atoms(
     return atoms.astype(np.float32), weight
 
 
-def _unit_if_cosine(atoms: Matrix, recipe: Recipe) -> Matrix:
+def unit_if_cosine(atoms: Matrix, recipe: Recipe) -> Matrix:
     """Unit length for the cosine kernel; Gaussian atoms of loose groups may be short."""
     if recipe.bandwidth == 0.0 and recipe.normalize:
         length = np.linalg.norm(atoms, axis=1, keepdims=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from outscope._types import BoolArray, FloatArray, IntArray, Matrix
 from outscope.engine.blocks import product
+from outscope.engine.kernels.parallel import read_ahead
+from outscope.io.sources import ArraySource, Source
 
 # "auto" is a quarter of the rows, at most 2,000; all rows if few, with too little to average.
 AUTO_SHARE, AUTO_LIMIT, FEW_ROWS = 0.25, 2000, 100
@@ -26,37 +28,78 @@ SAME_POINT = 1e-6
 
 
 class Rows:
-    """Rows as learning sees them: float32, scaled to unit length if asked; kept if they fit."""
+    """Rows as learning sees them: float32, through a view, scaled to unit length if asked.
 
-    def __init__(self, X: Matrix, *, normalize: bool) -> None:
-        self._X, self._normalize = X, normalize
+    They are kept if they fit; otherwise each part is read and prepared again when it is needed,
+    one ahead of the one in use.
+    """
+
+    def __init__(
+        self,
+        source: Matrix | Source,
+        *,
+        normalize: bool,
+        view: Callable[[Matrix], Matrix] = lambda rows: rows,
+        kept: bool | None = None,
+    ) -> None:
+        self.source = source if isinstance(source, Source) else ArraySource(source)
+        self.normalize, self._view = normalize, view
         self._kept: Matrix | None = None
-        if X.size <= KEPT_ROWS_ENTRIES:
-            self._kept = np.concatenate(list(self.blocks()))
+        if len(self) * self.width <= KEPT_ROWS_ENTRIES if kept is None else kept:
+            self._kept = np.concatenate([part for _, part in self.parts()])
 
     def __len__(self) -> int:
-        return len(self._X)
+        return len(self.source)
 
     @property
     def width(self) -> int:
         """Number of columns."""
-        return int(self._X.shape[1])
+        return self.source.width
+
+    def part(self, i: int) -> Matrix:
+        """The rows of one part."""
+        return self._prepared(self.source.read(i))
+
+    def numbers(self, i: int) -> IntArray:
+        """The numbers of the rows of one part."""
+        first = sum(part.rows for part in self.source.parts[:i])
+        return np.arange(first, first + self.source.parts[i].rows)
+
+    def parts(self) -> Iterator[tuple[IntArray, Matrix]]:
+        """The numbers and rows of every part, in order."""
+        first, read = 0, self.part
+        if self._kept is not None:
+            kept, edges = self._kept, np.cumsum([0, *(part.rows for part in self.source.parts)])
+            read = lambda i: kept[edges[i] : edges[i + 1]]  # noqa: E731
+        for part in read_ahead(len(self.source.parts), read, ahead=self._kept is None):
+            yield np.arange(first, first + len(part)), part
+            first += len(part)
 
     def blocks(self) -> Iterator[Matrix]:
         """All rows in order, block by block."""
-        for start in range(0, len(self), EPOCH_ROWS):
-            yield self.take(slice(start, start + EPOCH_ROWS))
+        for _, part in self.parts():
+            for start in range(0, len(part), EPOCH_ROWS):
+                yield part[start : start + EPOCH_ROWS]
 
-    def take(self, chosen: IntArray | slice) -> Matrix:
-        """Some rows."""
+    def take(self, chosen: IntArray) -> Matrix:
+        """Some rows, by rising number."""
         if self._kept is not None:
             return self._kept[chosen]
-        rows = np.asarray(self._X[chosen], dtype=np.float64)
-        return (unit(rows) if self._normalize else rows).astype(np.float32)
+        return self._prepared(self.source.take(chosen))
 
     def all(self) -> Matrix:
         """Every row, in one matrix."""
-        return self.take(slice(None))
+        if self._kept is not None:
+            return self._kept
+        return np.concatenate([part for _, part in self.parts()])
+
+    def _prepared(self, rows: Matrix) -> Matrix:
+        seen = self._view(rows)
+        out = np.empty(seen.shape, np.float32)
+        for start in range(0, len(seen), EPOCH_ROWS):
+            block = np.asarray(seen[start : start + EPOCH_ROWS], dtype=np.float64)
+            out[start : start + EPOCH_ROWS] = unit(block) if self.normalize else block
+        return out
 
 
 def unit(rows: FloatArray) -> FloatArray:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+Read = TypeVar("Read")
 
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
@@ -60,3 +63,18 @@ def for_ranges(n: int, n_threads: int, smallest: int, work: Callable[[int, int],
     finally:
         for future in futures:
             future.result()
+
+
+def read_ahead(n: int, read: Callable[[int], Read], *, ahead: bool = True) -> Iterator[Read]:
+    """`read(0)` … `read(n − 1)`, each read in another thread while its predecessor is in use."""
+    if not ahead or n < 2:
+        yield from map(read, range(n))
+        return
+    with ThreadPoolExecutor(1, thread_name_prefix="outscope-read") as reader:
+        coming = reader.submit(read, 0)
+        for i in range(n):
+            found = coming.result()
+            if i + 1 < n:
+                coming = reader.submit(read, i + 1)
+            yield found
+            del found
