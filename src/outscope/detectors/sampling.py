@@ -14,7 +14,7 @@ from sklearn.utils.random import sample_without_replacement
 from outscope._sklearn import check_labels
 from outscope._types import IntArray, Matrix
 from outscope.errors import InputError
-from outscope.io.sources import ArraySource, Source
+from outscope.io.sources import ArraySource, Source, taken
 from outscope.learning.checkpoint import Checkpoint
 
 # More rows than this are sampled. An atom that averages r rows is off by about 1/r of their spread:
@@ -90,13 +90,13 @@ def rows_to_learn(
             f"memory='{-(-COPIES * 4 * source.width * HELD_ROWS // 10**6)}MB'"
         )
     if n <= size:
-        return Training(table if isinstance(table, np.ndarray) else source.take(np.arange(n)), y)
+        return Training(table if isinstance(table, np.ndarray) else taken(source, np.arange(n)), y)
     seed = None if checkpoint is None else checkpoint.seed
     rng = check_random_state(random_state)
     if checkpoint is not None:
         rng = np.random.RandomState(checkpoint.begin(seed or rng.randint(2**31)))
     numbers = _drawn(n, size, labels if by_class else None, rng)
-    sample = source.take(numbers)
+    sample = taken(source, numbers)
     held = np.zeros(len(numbers), dtype=bool)
     held[rng.choice(len(numbers), min(HELD_ROWS, len(numbers) // 10), replace=False)] = True
     every = rows == "all"

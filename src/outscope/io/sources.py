@@ -2,87 +2,94 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from outscope._types import IntArray, Matrix
+from outscope.errors import InputError
+from outscope.io.parts import PART_ROWS, ArraySource, Part, Source, hash_of, parts_of
+from outscope.io.streams import FunctionSource
 
-# Rows of a part, at most. Sums are taken part by part, so the parts decide the last bits of a fit.
-PART_ROWS = 65_536
+__all__ = [
+    "PART_ROWS",
+    "ArraySource",
+    "FunctionSource",
+    "Part",
+    "Source",
+    "as_source",
+    "checked",
+    "converted",
+    "fingerprint",
+    "hash_of",
+    "parts_of",
+    "refuse_bad_rows",
+    "taken",
+]
 
-
-class Part(NamedTuple):
-    """Consecutive rows of a source."""
-
-    name: str  # of the file, or what the rows are, for messages
-    start: int  # its first row within what `name` says
-    rows: int
-
-
-class Source(ABC):
-    """A table of numbers in parts, in a fixed order."""
-
-    width: int
-    parts: Sequence[Part]
-
-    @abstractmethod
-    def read(self, part: int) -> Matrix:
-        """The rows of one part, as stored; the caller checks and converts them."""
-
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """Changes when the content may have changed; cheap to compute."""
-
-    def __len__(self) -> int:
-        return sum(part.rows for part in self.parts)
-
-    def take(self, chosen: IntArray) -> Matrix:
-        """Some rows, by rising index."""
-        edges = np.concatenate([[0], np.cumsum([part.rows for part in self.parts])])
-        cuts = np.searchsorted(chosen, edges)
-        found = [
-            self.read(i)[chosen[cuts[i] : cuts[i + 1]] - edges[i]]
-            for i in range(len(self.parts))
-            if cuts[i] < cuts[i + 1]
-        ]
-        return np.concatenate(found) if found else np.empty((0, self.width), np.float32)
+# Squares of larger values overflow float64.
+LARGEST = np.float64(1e154)  # not a plain number, which numpy would round to float32
+NOT_READ_TWICE = (
+    "can be read only once, and rows are needed several times; give a function that makes it, as "
+    "in fit(lambda: blocks()), or hand its blocks to partial_fit"
+)
 
 
-class ArraySource(Source):
-    """A matrix in memory or mapped from a file."""
+def as_source(X: Any, column: str | None = None) -> Source | None:
+    """What can be read part by part, or None for what is an array, a frame or a list.
 
-    def __init__(self, X: Matrix, name: str = "X") -> None:
-        self._X, self.width = X, int(X.shape[1])
-        self.parts = parts_of(name, len(X))
+    A source is a file (.npy or .parquet), a folder or pattern of such files, a `np.memmap`, a
+    pyarrow `Table` or `Dataset`, a Hugging Face `Dataset`, or a function that starts an iterator of
+    matrices. `column` names the column of vectors where there are several.
+    """
+    if type(X) is np.ndarray or isinstance(X, (list, tuple)):
+        return None
+    if isinstance(X, Source):
+        return X
+    if isinstance(X, (str, Path)):
+        from outscope.io import tables
 
-    def read(self, part: int) -> Matrix:
-        """A view of the rows of one part."""
-        start = self.parts[part].start
-        return self._X[start : start + self.parts[part].rows]
-
-    def take(self, chosen: IntArray) -> Matrix:
-        """Some rows, by rising index."""
-        return self._X[chosen]
-
-    def fingerprint(self) -> str:
-        """The shape and a few rows."""
-        some = np.ascontiguousarray(self._X[:: max(1, len(self._X) // 16)])
-        return f"{self._X.shape} {self._X.dtype} {hash_of(some)}"
+        return tables.of_files(str(X), column)
+    if isinstance(X, np.memmap):
+        return _of_map(X)
+    if hasattr(X, "__next__"):
+        raise InputError(f"a {type(X).__name__} {NOT_READ_TWICE}")
+    room = type(X).__module__.partition(".")[0]
+    if room in ("pyarrow", "datasets"):
+        return _of_library(X, column)
+    if callable(X) and not hasattr(X, "__array__"):
+        return FunctionSource(X)
+    return None
 
 
-def parts_of(name: str, rows: int) -> list[Part]:
-    """A table of this many rows, cut into parts."""
-    return [Part(name, start, min(PART_ROWS, rows - start)) for start in range(0, rows, PART_ROWS)]
+def _of_map(X: Any) -> Source | None:
+    if X.ndim != 2 or not X.size or X.dtype.kind not in "fiub":
+        return None  # refused like any other array
+    return ArraySource(X, str(X.filename or "X"))
 
 
-def hash_of(rows: Matrix) -> str:
-    """A short hash of some numbers."""
-    import hashlib
+def _of_library(X: Any, column: str | None) -> Source | None:
+    from outscope.io import tables, vectors
 
-    return hashlib.blake2b(rows.tobytes(), digest_size=16).hexdigest()
+    kind = type(X).__name__
+    if kind == "Table":
+        # Without a column of vectors it is a frame, each column a number of the rows.
+        framed = column is None and not any(vectors.is_vector(field.type) for field in X.schema)
+        return None if framed else tables.of_table(X, column)
+    if kind == "DatasetDict":
+        raise InputError(f"a {kind} has several datasets ({', '.join(X)}); give one of them")
+    if hasattr(X, "get_fragments"):
+        return tables.of_dataset(X, column)
+    if kind == "Dataset":
+        return tables.of_huggingface(X, column)
+    if hasattr(X, "features"):
+        raise InputError(
+            f"a {kind} gives rows one by one; give a function that returns an iterator of "
+            "matrices, as in lambda: (batch['vector'] for batch in X.with_format('numpy').iter("
+            "10_000))"
+        )
+    return None
 
 
 def fingerprint(table: Matrix | Source) -> str:
@@ -90,6 +97,54 @@ def fingerprint(table: Matrix | Source) -> str:
     return (table if isinstance(table, Source) else ArraySource(table)).fingerprint()
 
 
-def as_source(X: Any) -> Source | None:
-    """What can be read part by part, or None for what is an array, a frame or a list."""
-    return X if isinstance(X, Source) else None
+def converted(rows: Matrix) -> Matrix:
+    """Rows as a C-contiguous, writable float32 or float64 matrix, whatever they hold."""
+    kind = rows.dtype
+    if kind.kind == "f" and kind.itemsize <= 4:
+        wanted: Any = np.float32
+    else:
+        wanted = np.float64
+    # Kernels take writable rows as they are, and copy others, block by block, as float64.
+    return np.require(rows, wanted, ["C", "W"])
+
+
+def checked(source: Source, part: int) -> Matrix:
+    """The rows of a part as finite float32 or float64 numbers, or an error that says where not."""
+    rows = converted(source.read(part))
+    if not _looks_fine(rows):
+        refuse_bad_rows(source, part, rows)
+    return rows
+
+
+def taken(source: Source, chosen: IntArray) -> Matrix:
+    """Some rows, by rising index, as finite float32 or float64 numbers."""
+    rows = converted(source.take(chosen))
+    if not _looks_fine(rows):
+        edges = np.cumsum([part.rows for part in source.parts])
+        for row in np.flatnonzero(~(np.abs(rows) <= LARGEST).all(axis=1))[:1]:
+            checked(source, int(np.searchsorted(edges, chosen[row], "right")))
+    return rows
+
+
+def _looks_fine(rows: Matrix) -> bool:
+    """Whether all numbers are surely fine; False may be a false alarm."""
+    with np.errstate(all="ignore"):
+        if not np.isfinite(rows.sum()):
+            return False
+    return rows.dtype == np.float32 or max(rows.max(), -rows.min()) <= LARGEST
+
+
+def refuse_bad_rows(source: Source, part: int, rows: Matrix) -> None:
+    """Raise an error about the first row with NaN, infinity or too large a number, if any."""
+    for start in range(0, len(rows), 4096):
+        few = rows[start : start + 4096]
+        bad = ~(np.abs(few) <= LARGEST).all(axis=1)
+        if bad.any():
+            first = int(bad.argmax())
+            row = few[first]
+            what = "a number too large to square (beyond 1e154)"
+            if not np.isfinite(row).all():
+                what = "NaN" if np.isnan(row).any() else "infinity"
+            raise InputError(
+                f"{source.place(part, start + first)}: {what}; drop or repair that row"
+            )

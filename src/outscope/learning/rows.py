@@ -10,7 +10,7 @@ import numpy as np
 from outscope._types import BoolArray, FloatArray, IntArray, Matrix
 from outscope.engine.blocks import product
 from outscope.engine.kernels.parallel import read_ahead
-from outscope.io.sources import ArraySource, Source
+from outscope.io.sources import ArraySource, Source, checked, taken
 
 # "auto" is a quarter of the rows, at most 2,000; all rows if few, with too little to average.
 AUTO_SHARE, AUTO_LIMIT, FEW_ROWS = 0.25, 2000, 100
@@ -58,7 +58,7 @@ class Rows:
 
     def part(self, i: int) -> Matrix:
         """The rows of one part."""
-        return self._prepared(self.source.read(i))
+        return self._prepared(checked(self.source, i))
 
     def numbers(self, i: int) -> IntArray:
         """The numbers of the rows of one part."""
@@ -85,7 +85,7 @@ class Rows:
         """Some rows, by rising number."""
         if self._kept is not None:
             return self._kept[chosen]
-        return self._prepared(self.source.take(chosen))
+        return self._prepared(taken(self.source, chosen))
 
     def all(self) -> Matrix:
         """Every row, in one matrix."""

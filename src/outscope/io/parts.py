@@ -1,0 +1,125 @@
+"""The contract of a source: a table of rows in parts, and the parts of a matrix."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from outscope._types import IntArray, Matrix
+
+# Rows of a part, at most. Sums are taken part by part, so the parts decide the last bits of a fit.
+PART_ROWS = 32_768
+
+
+class Part(NamedTuple):
+    """Consecutive rows of a source."""
+
+    name: str  # of the file, or what the rows are, for messages
+    start: int  # its first row within what `name` says
+    rows: int
+
+
+class Source(ABC):
+    """A table of numbers in parts, in a fixed order."""
+
+    width: int
+    parts: Sequence[Part]
+
+    @abstractmethod
+    def read(self, part: int) -> Matrix:
+        """The rows of one part, as stored; the caller checks and converts them."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Changes when the content may have changed; cheap to compute."""
+
+    def __len__(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    def take(self, chosen: IntArray) -> Matrix:
+        """Some rows, by rising index."""
+        edges = np.concatenate([[0], np.cumsum([part.rows for part in self.parts])])
+        cuts = np.searchsorted(chosen, edges)
+        found = [
+            self._take(i, chosen[cuts[i] : cuts[i + 1]] - edges[i])
+            for i in range(len(self.parts))
+            if cuts[i] < cuts[i + 1]
+        ]
+        return np.concatenate(found) if found else np.empty((0, self.width), np.float32)
+
+    def _take(self, part: int, chosen: IntArray) -> Matrix:
+        """Some rows of one part, counted from its first."""
+        return self.read(part)[chosen]
+
+    def place(self, part: int, row: int) -> str:
+        """Where a row of a part is, counting from 1, for messages."""
+        name, start, _ = self.parts[part]
+        return f"{name}, row {start + row + 1:,} (block {part + 1:,})"
+
+
+class RowError(Exception):
+    """A row cannot be read; whoever knows its file says where it is."""
+
+    def __init__(self, row: int, words: str) -> None:
+        super().__init__(words)
+        self.row, self.words = row, words
+
+
+class ArraySource(Source):
+    """A matrix in memory or mapped from a file."""
+
+    def __init__(self, X: Matrix, name: str = "X") -> None:
+        self._X, self.width = X, int(X.shape[1])
+        self.parts = parts_of(name, len(X))
+
+    def read(self, part: int) -> Matrix:
+        """A view of the rows of one part."""
+        start = self.parts[part].start
+        return self._X[start : start + self.parts[part].rows]
+
+    def take(self, chosen: IntArray) -> Matrix:
+        """Some rows, by rising index."""
+        return self._X[chosen]
+
+    def fingerprint(self) -> str:
+        """The shape and a few rows."""
+        some = np.ascontiguousarray(self._X[:: max(1, len(self._X) // 16)])
+        return f"{self._X.shape} {self._X.dtype} {hash_of(some)}"
+
+
+def parts_of(name: str, rows: int) -> list[Part]:
+    """A table of this many rows, cut into parts."""
+    return cut(name, [rows])
+
+
+def cut(name: str, pieces: Iterable[int]) -> list[Part]:
+    """Parts of a table that is stored in pieces of so many rows each.
+
+    A piece too large for a part is cut; small neighbours share one.
+    """
+    parts: list[Part] = []
+    start, rows = 0, 0
+    for piece in pieces:
+        if rows + piece > PART_ROWS:
+            parts.extend(_slices(name, start, rows))
+            start, rows = start + rows, 0
+        rows += piece
+    return parts + _slices(name, start, rows)
+
+
+def _slices(name: str, start: int, rows: int) -> list[Part]:
+    firsts = range(0, rows, PART_ROWS)
+    return [Part(name, start + first, min(PART_ROWS, rows - first)) for first in firsts]
+
+
+def hash_of(*told: Matrix | str) -> str:
+    """A short hash of some numbers and words."""
+    import hashlib
+
+    digest = hashlib.blake2b(digest_size=16)
+    for one in told:
+        digest.update(f"{one}\0".encode() if isinstance(one, str) else one.tobytes())
+    return digest.hexdigest()
