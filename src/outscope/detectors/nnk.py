@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -174,7 +175,8 @@ class DictionaryDetector(Detector):
 
     def _as_seen(self, X: Matrix | Source, *, kept: bool | None = None) -> Rows:
         """Rows through the planned view."""
-        return Rows(X, normalize=self.normalize and self._view.plain, view=self._seen, kept=kept)
+        view = partial(self._view, n_jobs=self.n_jobs)  # it travels to other processes
+        return Rows(X, normalize=self.normalize and self._view.plain, view=view, kept=kept)
 
     def _learn_all(
         self,

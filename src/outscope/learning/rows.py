@@ -58,7 +58,7 @@ class Rows:
 
     def part(self, i: int) -> Matrix:
         """The rows of one part."""
-        return self._prepared(checked(self.source, i))
+        return self.prepared(checked(self.source, i))
 
     def numbers(self, i: int) -> IntArray:
         """The numbers of the rows of one part."""
@@ -85,7 +85,7 @@ class Rows:
         """Some rows, by rising number."""
         if self._kept is not None:
             return self._kept[chosen]
-        return self._prepared(taken(self.source, chosen))
+        return self.prepared(taken(self.source, chosen))
 
     def all(self) -> Matrix:
         """Every row, in one matrix."""
@@ -93,7 +93,8 @@ class Rows:
             return self._kept
         return np.concatenate([part for _, part in self.parts()])
 
-    def _prepared(self, rows: Matrix) -> Matrix:
+    def prepared(self, rows: Matrix) -> Matrix:
+        """Rows of the source as learning sees them."""
         seen = self._view(rows)
         out = np.empty(seen.shape, np.float32)
         for start in range(0, len(seen), EPOCH_ROWS):
