@@ -92,6 +92,7 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         "offset_": schema.number(),
         "held_out_scores_": schema.SCORES,
         "left_one_out_": schema.one_of(True, False),
+        "set_aside_": schema.maybe(schema.one_of(True)),
         "calibration_scores_": schema.maybe(schema.SCORES),
         "calibration_kind_": schema.maybe(schema.one_of(HELD_OUT, LEFT_ONE_OUT)),
         "promised_": schema.PROMISE,
@@ -181,7 +182,12 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
             table = self._table(X)
             kept = None
             if checkpoint is not None:
-                about = (type(self).__name__, self.get_params(), fingerprint(table), rows, memory)
+                settings = {
+                    name: value
+                    for name, value in self.get_params().items()
+                    if name not in ("random_state", "n_jobs", "contamination")
+                }
+                about = (type(self).__name__, settings, fingerprint(table), rows, memory)
                 kept = Checkpoint(checkpoint, about)
             training = rows_to_learn(
                 table,
@@ -214,7 +220,9 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         """Set the threshold after learning; it promises nothing."""
         if training.held is not None:
             held, whole = self._ood_score(training.held), False
+            self.set_aside_ = True
         else:
+            self.__dict__.pop("set_aside_", None)
             known = np.empty(0) if scores is None else scores
             held = self._held_out_scores(training.X, training.y, known)
             whole = len(training.X) <= ONE_BY_ONE and self._keeps_every_row()
@@ -320,11 +328,14 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         with these, on average over calibrations; with `confidence`, say 0.95, it holds for this
         calibration with that probability. `p_value` becomes available.
 
-        Without rows, the training rows are used, each scored without itself. That is just as good
-        if there are at most 100 and every one is an atom; otherwise it is refused.
+        Without rows, those that fit set aside are used, as it does if it learns from a sample.
+        Otherwise training rows are, each scored without itself. That is just as good if there are
+        at most 100 and every one is an atom; otherwise it is refused.
         """
         if X is not None:
             found = ConformalThreshold(self.ood_score(X)), HELD_OUT
+        elif getattr(self, "set_aside_", False):
+            found = ConformalThreshold(self.held_out_scores_), HELD_OUT
         else:
             check_is_fitted(self, "offset_")
             if not self.left_one_out_:
@@ -340,6 +351,8 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
     def estimate(self, X: Any, *, fpr: float) -> Self:
         """Set the threshold from in-scope rows that are too few for a promise."""
         self.held_out_scores_ = np.sort(self.ood_score(X))
+        self.left_one_out_ = False
+        self.__dict__.pop("set_aside_", None)
         return self.set_threshold(fpr=fpr)
 
     def _promise(

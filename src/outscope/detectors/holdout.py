@@ -10,12 +10,14 @@ import numpy as np
 from outscope._types import BoolArray, IntArray, Matrix
 from outscope.decisions.threshold import HELD_MOST, holdout_size, rows_needed
 from outscope.detectors.base import Detector
+from outscope.detectors.sampling import sample_size
 from outscope.errors import InputError, NoPromiseWarning
+from outscope.io.sources import Source, taken
 
 
 def fit_and_calibrate(
     detector: Detector,
-    X: Matrix,
+    X: Matrix | Source,
     y: Any,
     *,
     fpr: float,
@@ -23,13 +25,23 @@ def fit_and_calibrate(
     seen: BoolArray | None = None,
     random_state: int | None = 0,
     noun: str = "rows",
+    rows: int | str = "auto",
+    memory: int | str = "1GB",
+    **how: Any,
 ) -> IntArray:
     """Fit, and promise a false-alarm rate if possible; return the indices of the rows fitted on.
 
     `holdout` rows (a share, a number, "auto", or 0 for none) set the threshold. Rows that the
     encoder has `seen` in training look nearer than new ones will, so they are only learned from.
     With too few rows to hold some out, each is scored without itself if the detector can do that.
+    `rows`, `memory` and what follows are for `fit`. If it learns from a sample, the rows that it
+    sets aside keep the promise.
     """
+    if isinstance(X, Source):
+        if sample_size(len(X), X.width, rows, memory) < len(X):
+            detector.fit(X, y, rows=rows, memory=memory, **how).calibrate(fpr=fpr)
+            return np.arange(len(X))
+        X = taken(X, np.arange(len(X)))
     n, needed = len(X), rows_needed(fpr)
     unseen = np.arange(n) if seen is None else np.flatnonzero(~seen)
     size = _size(detector, holdout, n, len(unseen), fpr)

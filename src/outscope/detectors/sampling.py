@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -42,7 +44,7 @@ class Training:
     left_out: IntArray | None = None  # numbers of the rows in `held`
     rng: np.random.RandomState | None = None
     checkpoint: Checkpoint | None = None
-    advance: Any = None
+    advance: Callable[[int], None] | None = None
 
     @property
     def n_rows(self) -> int:
@@ -62,6 +64,25 @@ def bytes_of(memory: int | str) -> int:
     return int(float(found[1]) * UNITS[found[2].upper()])
 
 
+def sample_size(n: int, width: int, rows: int | str, memory: int | str) -> int:
+    """How many of n rows to hold in memory; n if all of them."""
+    fits = bytes_of(memory) // (COPIES * 4 * width)
+    size = min(SAMPLE_ROWS, fits)
+    if rows not in ("auto", "all"):
+        if isinstance(rows, (bool, str)) or not isinstance(rows, Integral) or rows < 1:
+            raise InputError(
+                f"rows={rows!r}: expected 'auto', 'all' or a number of rows to learn from"
+            )
+        size = int(rows)
+    if min(n, size) > fits or (size < min(n, HELD_ROWS) and size == fits):
+        needed = -(-COPIES * 4 * width * min(n, max(size, HELD_ROWS)) // 10**6)
+        raise InputError(
+            f"memory={memory!r} holds {fits:,} rows of {width} numbers; give "
+            f"memory='{needed}MB' or more, or fewer rows"
+        )
+    return min(n, size)
+
+
 def rows_to_learn(
     table: Matrix | Source,
     y: Any,
@@ -70,71 +91,62 @@ def rows_to_learn(
     memory: int | str,
     random_state: Any,
     by_class: bool,
-    checkpoint: Checkpoint | None,
-    advance: Any,
     samples: bool,
+    checkpoint: Checkpoint | None = None,
+    advance: Callable[[int], None] | None = None,
 ) -> Training:
-    """A sample that fits into memory and, with rows="all", the source that it stands for."""
+    """All rows if they fit; otherwise a sample and, with rows="all", the source it stands for."""
+    usual = rows == "auto" and (len(table) <= SAMPLE_ROWS or not samples)
+    if usual and isinstance(table, np.ndarray):
+        return Training(table, y)
     source = table if isinstance(table, Source) else ArraySource(table)
-    n, budget = len(source), bytes_of(memory)
+    n = len(source)
     if not n:
         raise InputError("X has 0 rows; nothing to learn from")
-    if isinstance(table, np.ndarray) and (n <= SAMPLE_ROWS or not samples) and rows == "auto":
-        return Training(table, y)
     labels = None if y is None else check_labels(y, n)
-    fits = budget // (COPIES * 4 * source.width)
-    size = min(SAMPLE_ROWS, fits) if rows in ("auto", "all") else _number(rows, fits, memory)
-    if size < min(n, HELD_ROWS):
-        raise InputError(
-            f"memory={memory!r} holds {size:,} rows of {source.width} numbers; give at least "
-            f"memory='{-(-COPIES * 4 * source.width * HELD_ROWS // 10**6)}MB'"
-        )
-    if n <= size:
+    size = sample_size(n, source.width, rows, memory)
+    if size == n:
         return Training(table if isinstance(table, np.ndarray) else taken(source, np.arange(n)), y)
-    seed = None if checkpoint is None else checkpoint.seed
-    rng = check_random_state(random_state)
-    if checkpoint is not None:
-        rng = np.random.RandomState(checkpoint.begin(seed or rng.randint(2**31)))
-    numbers = _drawn(n, size, labels if by_class else None, rng)
-    sample = taken(source, numbers)
-    held = np.zeros(len(numbers), dtype=bool)
-    held[rng.choice(len(numbers), min(HELD_ROWS, len(numbers) // 10), replace=False)] = True
+    seed = random_state
+    if not isinstance(seed, Integral):
+        seed = check_random_state(seed).randint(2**31)
+    rng = np.random.RandomState(seed if checkpoint is None else checkpoint.seeded(int(seed)))
+    numbers, held = _drawn(n, size, labels if by_class else None, rng)
     every = rows == "all"
     return Training(
-        sample[~held],
-        None if labels is None else labels[numbers[~held]],
-        numbers[~held],
-        sample[held],
+        taken(source, numbers),
+        None if labels is None else labels[numbers],
+        numbers,
+        taken(source, held),
         source if every else None,
         labels if every else None,
-        numbers[held] if every else None,
+        held if every else None,
         rng,
         checkpoint,
         advance,
     )
 
 
-def _number(rows: Any, fits: int, memory: int | str) -> int:
-    if isinstance(rows, (bool, str)) or not isinstance(rows, (int, np.integer)) or rows < 1:
-        raise InputError(f"rows={rows!r}: expected 'auto', 'all' or a number of rows to learn from")
-    if rows > fits:
-        raise InputError(
-            f"a sample of {rows:,} rows does not fit into memory={memory!r} ({fits:,} would); "
-            "give more memory, or rows='all' to read all rows part by part"
-        )
-    return int(rows)
+def _drawn(
+    n: int, size: int, labels: np.ndarray[Any, Any] | None, rng: np.random.RandomState
+) -> tuple[IntArray, IntArray]:
+    """Numbers of rows to learn from, some of every class, and of rows to hold out; rising.
 
-
-def _drawn(n: int, size: int, labels: Any, rng: np.random.RandomState) -> IntArray:
-    """Numbers of rows, rising; with labels, some of every class."""
-    chosen = sample_without_replacement(n, size, random_state=rng)
+    Rows are held out whatever their class, so that they are exchangeable with new ones.
+    """
+    drawn = sample_without_replacement(n, size, random_state=rng)
+    few = min(HELD_ROWS, max(1, size // 10))
+    held, chosen = np.sort(drawn[:few]), np.sort(drawn[few:])
     if labels is None:
-        return np.sort(chosen)
+        return chosen, held
     _, member = np.unique(labels, return_inverse=True)
-    order = np.argsort(member, kind="stable")
+    free = np.delete(np.arange(n), held)
+    order = free[np.argsort(member[free], kind="stable")]
     edges = np.searchsorted(member[order], np.arange(member.max() + 2))
-    few = [
+    more = [
         rng.choice(order[a:b], min(b - a, ROWS_PER_CLASS), replace=False)
         for a, b in pairwise(edges)
     ]
-    return np.unique(np.concatenate([chosen, *few]))
+    # A class that is held out whole is learned from after all.
+    alone = held[np.diff(edges)[member[held]] == 0]
+    return np.unique(np.concatenate([chosen, *more, alone])), np.setdiff1d(held, alone)

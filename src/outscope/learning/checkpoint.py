@@ -35,10 +35,10 @@ class Checkpoint:
         if self.path.exists():
             self._read()
 
-    def begin(self, seed: int) -> int:
-        """Remember the seed of all draws; returns it."""
-        self.seed = seed
-        return seed
+    def seeded(self, seed: int) -> int:
+        """The seed of all draws: the remembered one or, in a new fit, the one given."""
+        self.seed = seed if self.seed is None else self.seed
+        return self.seed
 
     def restore(self, learners: Sequence[Learner]) -> int:
         """Set the learners back to where they were; return the number of epochs they have had."""
