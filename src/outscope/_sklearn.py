@@ -19,6 +19,7 @@ __all__ = [
     "check_is_fitted",
     "check_labels",
     "check_rows",
+    "check_width",
     "largest_value",
     "scoring_rows",
 ]
@@ -50,6 +51,15 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> Matrix:
     if largest_value(rows) > 1e154:
         raise InputError("X has values too large to square (beyond 1e154); rescale the columns")
     return rows
+
+
+def check_width(estimator: Any, width: int) -> None:
+    """Refuse rows of another width than those of fit, in scikit-learn's words."""
+    if width != estimator.n_features_in_:
+        raise InputError(
+            f"X has {width} features, but {type(estimator).__name__} is expecting "
+            f"{estimator.n_features_in_} features as input. Give rows like those it was fitted on."
+        )
 
 
 def _refuse_masked(name: str, values: Any) -> None:

@@ -63,9 +63,11 @@ def read_items(source: str, options: Any, *, labels: bool = False, beside: bool 
     if text_column or label_column or holds_texts(source):
         found = read_texts(source, text_column, label_column, labels=labels)
         return Items(found.texts, None, found.labels, found.columns, found.lines)
+    import numpy as np
+
     from outscope.io.files import read_matrix
 
-    return Items(rows=read_matrix(source))
+    return Items(rows=np.asarray(read_matrix(source)))
 
 
 def check_target(folder: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from outscope._sklearn import (
     check_is_fitted,
     check_labels,
     check_rows,
+    check_width,
     scoring_rows,
 )
 from outscope._types import BoolArray, FloatArray, IntArray, Matrix
@@ -32,9 +33,10 @@ from outscope.decisions.threshold import (
 from outscope.detectors.sampling import Training, rows_to_learn
 from outscope.engine.blocks import NonFiniteRowsError
 from outscope.engine.kernels.blas import one_thread_each
+from outscope.engine.kernels.parallel import ahead
 from outscope.errors import InputError
 from outscope.io import models, schema
-from outscope.io.sources import Source, as_source, fingerprint
+from outscope.io.sources import Source, as_source, converted, fingerprint, refuse_bad_rows
 from outscope.learning.checkpoint import Checkpoint
 
 # The default false-alarm rate.
@@ -241,8 +243,33 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         """Drop what only `fit` needed."""
 
     def ood_score(self, X: Any) -> FloatArray:
-        """How strange each row is; higher = stranger."""
-        return self._checked(X, self._ood_score)[1]
+        """How strange each row is; higher = stranger.
+
+        Rows that do not fit in memory are read part by part: X may be a file, folder or pattern of
+        .npy or .parquet files, a dataset, or a function that starts an iterator of matrices.
+        """
+        source = as_source(X)
+        if source is None:
+            return self._checked(X, self._ood_score)[1]
+        return np.concatenate([*self.score_parts(source)])
+
+    def score_parts(
+        self, source: Source, chosen: Sequence[int] | None = None
+    ) -> Iterator[FloatArray]:
+        """Scores of every part of a source, or of the chosen ones; the next part is read ahead."""
+        check_is_fitted(self, "offset_")
+        check_width(self, source.width)
+        parts = range(len(source.parts)) if chosen is None else chosen
+        blocks = ahead(lambda part: converted(source.read(part)), parts)
+        for part in parts:
+            rows = next(blocks)
+            try:
+                scores = self._checked(rows, self._ood_score)[1]
+            except InputError:
+                refuse_bad_rows(source, part, rows)
+                raise
+            del rows  # before the part after the next one is read
+            yield scores
 
     def _checked(self, X: Any, work: Callable[[Matrix], Result]) -> tuple[Matrix, Result]:
         """Checked rows, and the result of `work` on them."""

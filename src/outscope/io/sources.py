@@ -66,7 +66,7 @@ def as_source(X: Any, column: str | None = None) -> Source | None:
 def _of_map(X: Any) -> Source | None:
     if X.ndim != 2 or not X.size or X.dtype.kind not in "fiub":
         return None  # refused like any other array
-    return ArraySource(X, str(X.filename or "X"))
+    return ArraySource(X)
 
 
 def _of_library(X: Any, column: str | None) -> Source | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 
 import numpy as np
 
 from outscope._types import BoolArray, FloatArray, IntArray, Matrix
 from outscope.engine.blocks import product
-from outscope.engine.kernels.parallel import read_ahead
+from outscope.engine.kernels.parallel import ahead
 from outscope.io.sources import ArraySource, Source, checked, taken
 
 # "auto" is a quarter of the rows, at most 2,000; all rows if few, with too little to average.
@@ -67,11 +68,12 @@ class Rows:
 
     def parts(self) -> Iterator[tuple[IntArray, Matrix]]:
         """The numbers and rows of every part, in order."""
-        first, read = 0, self.part
+        parts, first = self.source.parts, 0
+        found: Iterable[Matrix] = ahead(self.part, range(len(parts)))
         if self._kept is not None:
-            kept, edges = self._kept, np.cumsum([0, *(part.rows for part in self.source.parts)])
-            read = lambda i: kept[edges[i] : edges[i + 1]]  # noqa: E731
-        for part in read_ahead(len(self.source.parts), read, ahead=self._kept is None):
+            edges = np.cumsum([0, *(part.rows for part in parts)])
+            found = [self._kept[a:b] for a, b in pairwise(edges)]
+        for part in found:
             yield np.arange(first, first + len(part)), part
             first += len(part)
 

@@ -1,14 +1,16 @@
-"""Distributes row chunks to threads. The only place in the package that starts threads."""
+"""Distributes row chunks to threads, and reads ahead: the only place that starts threads."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import TypeVar
 
-Read = TypeVar("Read")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
@@ -65,16 +67,16 @@ def for_ranges(n: int, n_threads: int, smallest: int, work: Callable[[int, int],
             future.result()
 
 
-def read_ahead(n: int, read: Callable[[int], Read], *, ahead: bool = True) -> Iterator[Read]:
-    """`read(0)` … `read(n − 1)`, each read in another thread while its predecessor is in use."""
-    if not ahead or n < 2:
-        yield from map(read, range(n))
-        return
-    with ThreadPoolExecutor(1, thread_name_prefix="outscope-read") as reader:
-        coming = reader.submit(read, 0)
-        for i in range(n):
-            found = coming.result()
-            if i + 1 < n:
-                coming = reader.submit(read, i + 1)
-            yield found
-            del found
+def ahead(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """`work` on each item in order; while a result is in use, a thread works on the next one.
+
+    At most two results exist at a time, if the caller lets go of one before asking for the next.
+    """
+    waiting = iter(items)
+    with ThreadPoolExecutor(1, thread_name_prefix="outscope-ahead") as pool:
+        # The list is the only holder of a result: what it gives away is not kept here.
+        coming = [pool.submit(work, item) for item in islice(waiting, 1)]
+        while coming:
+            coming[0].exception()  # waits, so that never more than one is being worked on
+            coming += [pool.submit(work, item) for item in islice(waiting, 1)]
+            yield coming.pop(0).result()
