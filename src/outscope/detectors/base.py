@@ -36,7 +36,7 @@ from outscope.engine.kernels.blas import one_thread_each
 from outscope.engine.kernels.parallel import ahead
 from outscope.errors import InputError
 from outscope.io import models, schema
-from outscope.io.sources import Source, as_source, converted, fingerprint, refuse_bad_rows
+from outscope.io.sources import Source, as_source, fingerprint, reader, refuse_bad_rows
 from outscope.learning.checkpoint import Checkpoint
 
 # The default false-alarm rate.
@@ -260,7 +260,7 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         check_is_fitted(self, "offset_")
         check_width(self, source.width)
         parts = range(len(source.parts)) if chosen is None else chosen
-        blocks = ahead(lambda part: converted(source.read(part)), parts)
+        blocks = ahead(reader(source), parts)
         for part in parts:
             rows = next(blocks)
             try:

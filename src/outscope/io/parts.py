@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +31,10 @@ class Source(ABC):
     @abstractmethod
     def read(self, part: int) -> Matrix:
         """The rows of one part, as stored; the caller checks and converts them."""
+
+    def blocks(self, part: int) -> Iterator[Matrix]:
+        """The same rows in blocks, as they are read."""
+        yield self.read(part)
 
     @abstractmethod
     def fingerprint(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from outscope._types import IntArray, Matrix
 from outscope.errors import InputError, require
-from outscope.io.listing import files_of, split
+from outscope.io.listing import files_of, is_pattern, split
 from outscope.io.parts import Part, RowError, Source, cut, hash_of
 from outscope.io.streams import Stream
 from outscope.io.vectors import matrix_of, vector_column, width_of
@@ -32,6 +33,10 @@ class Table(ABC):
     @abstractmethod
     def read(self, start: int, rows: int) -> Matrix:
         """Consecutive rows; a `RowError` counts rows from the table's first."""
+
+    def blocks(self, start: int, rows: int) -> Iterator[Matrix]:
+        """The same rows in blocks, as they are read."""
+        yield self.read(start, rows)
 
     def take(self, start: int, rows: int, chosen: IntArray) -> Matrix:
         """Some of these consecutive rows."""
@@ -67,16 +72,25 @@ class TableSource(Source):
 
     def read(self, part: int) -> Matrix:
         """The rows of one part; quick if the part before it was read last."""
-        return self._of_table(part, lambda table, start, rows: table.read(start, rows))
+        with self._reading(part) as table:
+            return table.read(*self.parts[part][1:])
+
+    def blocks(self, part: int) -> Iterator[Matrix]:
+        """The same rows in blocks, as they are read."""
+        with self._reading(part) as table:
+            yield from table.blocks(*self.parts[part][1:])
 
     def _take(self, part: int, chosen: IntArray) -> Matrix:
-        return self._of_table(part, lambda table, start, rows: table.take(start, rows, chosen))
+        with self._reading(part) as table:
+            return table.take(*self.parts[part][1:], chosen)
 
-    def _of_table(self, part: int, work: Callable[[Table, int, int], Matrix]) -> Matrix:
-        table, (name, start, rows) = self._tables[part], self.parts[part]
+    @contextmanager
+    def _reading(self, part: int) -> Iterator[Table]:
+        """The table of a part; errors say where it is, and that it changed if it did."""
+        table, (name, start, _) = self._tables[part], self.parts[part]
         table.check()
         try:
-            found = work(table, start, rows)
+            yield table
         except RowError as error:
             table.check()
             raise InputError(f"{self.place(part, error.row - start)}: {error.words}") from error
@@ -86,7 +100,6 @@ class TableSource(Source):
             table.check()
             raise InputError(f"{name} cannot be read (block {part + 1:,}): {error}") from error
         table.check()
-        return found
 
     def fingerprint(self) -> str:
         """Of each file its name, size and time; of a table in memory a few rows."""
@@ -147,6 +160,12 @@ class NpyFile(_File):
         offset = self._first + start * self.width * self._dtype.itemsize
         count = rows * self.width
         return np.fromfile(self.path, self._dtype, count, offset=offset).reshape(rows, self.width)
+
+    def blocks(self, start: int, rows: int) -> Iterator[Matrix]:
+        """The same rows in blocks of one megabyte or two, whose memory is used again."""
+        step = max(1, BUFFER_BYTES // (self.width * self._dtype.itemsize))
+        for first in range(start, start + rows, step):
+            yield self.read(first, min(step, start + rows - first))
 
     def take(self, start: int, rows: int, chosen: IntArray) -> Matrix:
         """Only the chosen rows are read from disk."""
@@ -324,7 +343,7 @@ class ArrowTable(Table):
 def of_files(source: str, column: str | None) -> TableSource:
     """The rows of a file, of a folder's files or of those that a pattern finds."""
     place, named = split(source)
-    if not Path(place).exists() and place == source and not any(mark in place for mark in "*?["):
+    if not Path(place).exists() and not is_pattern(place):
         raise InputError(f"{place} does not exist; give {' or '.join(KINDS)} files or their folder")
     files = files_of(place, KINDS)
     kinds = {path.suffix.lower() for path in files}
