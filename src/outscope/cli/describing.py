@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from outscope.cli.reading import ITEMS, Items, about, column_arguments, read_items, rows_for
-from outscope.cli.show import TABLE_ROWS, flat, progress, say, size, table
+from outscope.cli.show import TABLE_ROWS, flat, progress, sample_told, say, size, table
 from outscope.errors import InputError
 
 
@@ -125,6 +125,8 @@ def info(options: Any) -> None:
         if plan is not None:
             print()
             table(["plan", "", "because"], plan)
+        if told := sample_told(model):
+            print("", *told, sep="\n")
     else:
         shown["plan"] = plan
         print_jsonl([shown])
