@@ -335,7 +335,7 @@ def test_fit_resumes_from_a_checkpoint_beside_the_model(cloud, tmp_path, capsys,
     given = [path, "--out", model, "--rows", "all", "--set", "n_atoms=60", "--set", "n_epochs=3"]
     with monkeypatch.context() as patched:
         patched.setattr("outscope.cli.fitting.progress", broken_progress)
-        assert fit(*given) == 1  # as for any bug
+        assert fit(*given) not in (0, 2)  # as for any bug
     kept = tmp_path / "model.checkpoint"
     assert kept.exists()
     assert not model.exists()
