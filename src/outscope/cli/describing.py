@@ -16,7 +16,7 @@ from outscope.cli.reading import (
     rows_at,
     rows_for,
 )
-from outscope.cli.show import TABLE_ROWS, flat, progress, say, size, table
+from outscope.cli.show import TABLE_ROWS, flat, progress, sample_told, say, size, table
 from outscope.errors import InputError
 
 
@@ -133,6 +133,8 @@ def info(options: Any) -> None:
         if plan is not None:
             print()
             table(["plan", "", "because"], plan)
+        if told := sample_told(model):
+            print("", *told, sep="\n")
     else:
         shown["plan"] = plan
         print_jsonl([shown])

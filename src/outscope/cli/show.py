@@ -17,6 +17,8 @@ TABLE_ROWS = 20
 WIDE = 150
 # Where there is no terminal, a line about progress at most this often.
 SECONDS_BETWEEN_LINES = 30.0
+# Characters of the longest bar of a plot.
+BAR = 30
 
 
 def say(text: str) -> None:
@@ -58,6 +60,28 @@ def size(detector: Any, folder: str) -> str:
             f"of {'atoms' if hasattr(own, 'atoms_') else 'means'}"
         )
     return f"{found}, {disk / 1000:,.0f} kB on disk"
+
+
+def sample_told(detector: Any) -> list[str]:
+    """For a detector that learned from a sample: what more rows would gain, as a small plot."""
+    own = getattr(detector, "detector_", detector)
+    sampled, curve = getattr(own, "sampled_", None), getattr(own, "curve_", None)
+    if sampled is None or curve is None:
+        return []
+    from outscope.detectors.gain import expected_error
+
+    learned, rows = sampled
+    told = [(f"{int(n):,}", error, "") for n, error in curve.tolist()]
+    told.append((f"{rows:,}", expected_error(curve, rows), "  expected with --rows all"))
+    errors = [error for _, error, _ in told]
+    low, high = min(errors), max(errors)
+    lines = [
+        f"learned from {learned:,} of {rows:,} rows; the error on rows held out, by rows used:"
+    ]
+    for name, error, note in told:
+        full = round(BAR * (error - low) / (high - low)) if high > low else 0
+        lines.append(f"{name:>15}  {error:.4f}  {'█' * (1 + full)}{note}")
+    return lines
 
 
 class _Warnings(logging.Handler):

