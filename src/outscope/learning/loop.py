@@ -14,6 +14,7 @@ from outscope.engine.blocks import product, threads_of
 from outscope.engine.coder import Coder, Codes
 from outscope.engine.kernels.parallel import for_ranges
 from outscope.engine.kernels.update import add_moments, share_weights
+from outscope.engine.leading import Directions
 from outscope.learning.bits import restore, store
 from outscope.learning.rows import Rows
 
@@ -196,10 +197,11 @@ def learn(
     n_start = len(atoms)
     probability = np.full(n_start, 1.0 / n_start)
     losses: list[float] = []
+    directions = Directions()
     for epoch in range(recipe.n_epochs):
         entropy = recipe.entropy_at(epoch)
         size = recipe.size_at(epoch, n_start)
-        look = _look(X, rows, atoms, recipe, recipe.penalty(probability, entropy))
+        look = _look(X, rows, atoms, recipe, recipe.penalty(probability, entropy), directions)
         statistics = look.statistics
         losses.append(statistics.loss / statistics.rows)
         atoms = _unit_if_cosine(statistics.new_atoms(atoms), recipe)
@@ -217,11 +219,11 @@ def learn(
             atoms, probability = _unit_if_cosine(atoms, recipe), mass / mass.sum()
         on_epoch(epoch, len(atoms), losses[-1])
     atoms = restore(store(atoms, recipe.precision), atoms.shape[1])
-    look = _look(X, rows, atoms, recipe, None, last=True)
+    look = _look(X, rows, atoms, recipe, None, directions, last=True)
     used = np.flatnonzero(look.statistics.usage)
     if 0 < len(used) < len(atoms):
         atoms = atoms[used]
-        look = _look(X, rows, atoms, recipe, None, last=True)
+        look = _look(X, rows, atoms, recipe, None, directions, last=True)
     return Learned(
         atoms,
         look.statistics.probability(),
@@ -248,12 +250,13 @@ def _look(
     atoms: Matrix,
     recipe: Recipe,
     penalty: FloatArray | None,
+    directions: Directions,
     *,
     last: bool = False,
 ) -> _Look:
     """Code every row once."""
     sigma = recipe.final_bandwidth if last else recipe.bandwidth
-    coder = Coder(atoms, sigma, normalize=recipe.normalize, penalty=penalty)
+    coder = Coder(atoms, sigma, normalize=recipe.normalize, penalty=penalty, directions=directions)
     look = _Look(
         CodeStatistics(len(atoms), atoms.shape[1], recipe.update == "mod"),
         np.empty(len(X)),
