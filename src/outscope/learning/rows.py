@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from outscope._types import BoolArray, FloatArray, IntArray, Matrix
-from outscope.engine.blocks import product
+from outscope.engine.blocks import largest_product
+from outscope.engine.convert import to_float32, unit_rows
 
 # "auto" is a quarter of the rows, at most 2,000; all rows if few, with too little to average.
 AUTO_SHARE, AUTO_LIMIT, FEW_ROWS = 0.25, 2000, 100
@@ -28,11 +29,11 @@ SAME_POINT = 1e-6
 class Rows:
     """Rows as learning sees them: float32, scaled to unit length if asked; kept if they fit."""
 
-    def __init__(self, X: Matrix, *, normalize: bool) -> None:
-        self._X, self._normalize = X, normalize
+    def __init__(self, X: Matrix, *, normalize: bool, n_jobs: int | None = 1) -> None:
+        self._X, self._normalize, self._n_jobs = X, normalize, n_jobs
         self._kept: Matrix | None = None
         if X.size <= KEPT_ROWS_ENTRIES:
-            self._kept = np.concatenate(list(self.blocks()))
+            self._kept = self.all()
 
     def __len__(self) -> int:
         return len(self._X)
@@ -51,18 +52,16 @@ class Rows:
         """Some rows."""
         if self._kept is not None:
             return self._kept[chosen]
-        rows = np.asarray(self._X[chosen], dtype=np.float64)
-        return (unit(rows) if self._normalize else rows).astype(np.float32)
+        rows = self._X[chosen]
+        if self._normalize:
+            return unit_rows(rows, self._n_jobs)
+        # Atoms may be made of these rows, so never of the caller's memory.
+        own = rows.dtype == np.float32
+        return np.array(rows, order="C") if own else to_float32(rows, self._n_jobs)
 
     def all(self) -> Matrix:
         """Every row, in one matrix."""
         return self.take(slice(None))
-
-
-def unit(rows: FloatArray) -> FloatArray:
-    """Rows scaled to length 1; zero rows stay zero."""
-    length = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
-    return np.divide(rows, length, out=np.zeros_like(rows), where=length > 0)
 
 
 def size_for(wanted: int | float | str, n_rows: int, n_all: int | None = None) -> int:
@@ -102,7 +101,7 @@ def seed_atoms(
     while True:
         targets = rows[newest]
         targets[:, -1] = -0.5 * squares[newest]
-        nearest = product(rows, targets.T, n_jobs).max(axis=1)
+        nearest = largest_product(rows, targets.T, n_jobs)
         np.minimum(distance, squares - 2.0 * nearest, out=distance)
         distance[newest] = 0.0
         distance[distance <= same] = 0.0
