@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from outscope.engine.blocks import Neighbors
+from outscope.engine.blocks import Neighbors, largest_product, product
 from outscope.engine.coder import Coder
 from outscope.engine.kernels.measure import measure_rows
 from outscope.engine.leading import Directions
@@ -169,3 +169,13 @@ def test_a_few_rows_get_the_bits_of_a_batch(width, monkeypatch):
         assert coder.ood_score(both[1000:1001], 10, jobs)[0] == whole[0]
     copy = pickle.loads(pickle.dumps(coder))
     assert copy.ood_score(both[1000:1001], 10)[0] == whole[0]
+
+
+@pytest.mark.parametrize("width", [1, 7, 300])
+def test_largest_products_are_those_of_the_whole_product(width):
+    rng = np.random.default_rng(6)
+    a = rng.normal(size=(700, 40)).astype(np.float32)
+    b = rng.normal(size=(40, width)).astype(np.float32)
+    expected = product(a, b, 1).max(axis=1)
+    for threads in (1, 2, 3):
+        assert largest_product(a, b, threads).tobytes() == expected.tobytes()

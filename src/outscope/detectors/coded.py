@@ -154,7 +154,7 @@ class DictionaryDetector(Detector):
         X, n = training.X, training.n_rows
         asked = self.get_params(deep=False)
         groups = np.zeros(len(X), int) if membership is None else membership
-        rows = learnable(X, normalize=self.normalize)
+        rows = learnable(X, normalize=self.normalize, n_jobs=self.n_jobs)
         grouping = ONE_CLASS if membership is None else measure_grouping(rows, groups)
         view = plan_view(asked, n, X.shape[1], grouping)
         self.metric_ = None
@@ -173,8 +173,10 @@ class DictionaryDetector(Detector):
 
     def _as_seen(self, X: Matrix | Source, *, kept: bool | None = None) -> Rows:
         """Rows through the planned view."""
-        view = partial(self._view, n_jobs=self.n_jobs)  # it travels to other processes
-        return Rows(X, normalize=self.normalize and self._view.plain, view=view, kept=kept)
+        # It travels to other processes, without the detector.
+        view = None if self._view.plain else partial(self._view, n_jobs=self.n_jobs)
+        unit = self.normalize and self._view.plain
+        return Rows(X, normalize=unit, view=view, kept=kept, n_jobs=self.n_jobs)
 
     def _learn_all(
         self,

@@ -76,17 +76,36 @@ def threads_of(n_jobs: int | None) -> int:
 def product(a: Matrix, b: Matrix, n_jobs: int | None) -> Matrix:
     """Return a @ b, always in the same tiles, so that the bits do not depend on the threads."""
     out = np.empty((len(a), b.shape[1]), np.result_type(a, b))
+    _for_tiles(a, n_jobs, lambda tile: _matmul(a[tile], b, out[tile]))
+    return out
 
-    def work(first: int, last: int) -> None:
+
+def largest_product(a: Matrix, b: Matrix, n_jobs: int | None) -> Matrix:
+    """Return (a @ b).max(axis=1), tile by tile: never more than a tile of products in memory."""
+    out = np.empty(len(a), np.result_type(a, b))
+
+    def work(tile: slice) -> None:
+        room = np.empty((len(a[tile]), b.shape[1]), out.dtype)
+        _matmul(a[tile], b, room)
+        room.max(axis=1, out=out[tile])
+
+    _for_tiles(a, n_jobs, work)
+    return out
+
+
+def _matmul(a: Matrix, b: Matrix, out: Matrix) -> None:
+    # BLAS kernels for small matrices may raise flags over neighbouring memory.
+    with np.errstate(invalid="ignore"):
+        np.matmul(a, b, out=out)
+
+
+def _for_tiles(a: Matrix, n_jobs: int | None, work: Callable[[slice], None]) -> None:
+    def some(first: int, last: int) -> None:
         for start in range(first * TILE_ROWS, min(last * TILE_ROWS, len(a)), TILE_ROWS):
-            tile = slice(start, start + TILE_ROWS)
-            # BLAS kernels for small matrices may raise flags over neighbouring memory.
-            with np.errstate(invalid="ignore"):
-                np.matmul(a[tile], b, out=out[tile])
+            work(slice(start, start + TILE_ROWS))
 
     with one_thread_each():
-        for_ranges(-(-len(a) // TILE_ROWS), threads_of(n_jobs), 1, work)
-    return out
+        for_ranges(-(-len(a) // TILE_ROWS), threads_of(n_jobs), 1, some)
 
 
 class Engine:

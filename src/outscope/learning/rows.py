@@ -9,9 +9,10 @@ from itertools import pairwise
 import numpy as np
 
 from outscope._types import BoolArray, FloatArray, IntArray, Matrix
-from outscope.engine.blocks import product
+from outscope.engine.blocks import NonFiniteRowsError, largest_product
+from outscope.engine.convert import to_float32, unit_rows
 from outscope.engine.kernels.parallel import ahead
-from outscope.io.sources import ArraySource, Source, checked, taken
+from outscope.io.sources import ArraySource, Source, refuse_bad_rows, taken
 
 # "auto" is a quarter of the rows, at most 2,000; all rows if few, with too little to average.
 AUTO_SHARE, AUTO_LIMIT, FEW_ROWS = 0.25, 2000, 100
@@ -40,14 +41,18 @@ class Rows:
         source: Matrix | Source,
         *,
         normalize: bool,
-        view: Callable[[Matrix], Matrix] = lambda rows: rows,
+        view: Callable[[Matrix], Matrix] | None = None,
         kept: bool | None = None,
+        n_jobs: int | None = 1,
     ) -> None:
         self.source = source if isinstance(source, Source) else ArraySource(source)
-        self.normalize, self._view = normalize, view
+        self.normalize, self._view, self._n_jobs = normalize, view, n_jobs
         self._kept: Matrix | None = None
         if len(self) * self.width <= KEPT_ROWS_ENTRIES if kept is None else kept:
-            self._kept = np.concatenate([part for _, part in self.parts()])
+            room = np.empty((len(self), self.width), np.float32)
+            for numbers, part in self.parts():
+                room[numbers[0] : numbers[-1] + 1] = part
+            self._kept = room
 
     def __len__(self) -> int:
         return len(self.source)
@@ -59,17 +64,19 @@ class Rows:
 
     def part(self, i: int) -> Matrix:
         """The rows of one part."""
-        return self.prepared(checked(self.source, i))
-
-    def numbers(self, i: int) -> IntArray:
-        """The numbers of the rows of one part."""
-        first = sum(part.rows for part in self.source.parts[:i])
-        return np.arange(first, first + self.source.parts[i].rows)
+        rows = self.source.read(i)
+        try:
+            return self.prepared(rows)
+        except NonFiniteRowsError:
+            refuse_bad_rows(self.source, i, rows)
+            raise
 
     def parts(self) -> Iterator[tuple[IntArray, Matrix]]:
         """The numbers and rows of every part, in order."""
         parts, first = self.source.parts, 0
-        found: Iterable[Matrix] = ahead(self.part, range(len(parts)))
+        # One part needs no other thread to read ahead.
+        read = ahead if len(parts) > 1 else map
+        found: Iterable[Matrix] = read(self.part, range(len(parts)))
         if self._kept is not None:
             edges = np.cumsum([0, *(part.rows for part in parts)])
             found = [self._kept[a:b] for a, b in pairwise(edges)]
@@ -96,19 +103,14 @@ class Rows:
         return np.concatenate([part for _, part in self.parts()])
 
     def prepared(self, rows: Matrix) -> Matrix:
-        """Rows of the source as learning sees them."""
-        seen = self._view(rows)
-        out = np.empty(seen.shape, np.float32)
-        for start in range(0, len(seen), EPOCH_ROWS):
-            block = np.asarray(seen[start : start + EPOCH_ROWS], dtype=np.float64)
-            out[start : start + EPOCH_ROWS] = unit(block) if self.normalize else block
-        return out
-
-
-def unit(rows: FloatArray) -> FloatArray:
-    """Rows scaled to length 1; zero rows stay zero."""
-    length = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
-    return np.divide(rows, length, out=np.zeros_like(rows), where=length > 0)
+        """Rows of the source as learning sees them, never in the caller's memory."""
+        seen = rows if self._view is None else self._view(rows)
+        if self.normalize:
+            return unit_rows(seen, self._n_jobs)
+        out = to_float32(seen, self._n_jobs)
+        if not np.isfinite(out.sum(dtype=np.float64)) and not np.isfinite(out).all():
+            raise NonFiniteRowsError
+        return out.copy() if np.may_share_memory(out, rows) else out
 
 
 def size_for(wanted: int | float | str, n_rows: int, n_all: int | None = None) -> int:
@@ -148,7 +150,7 @@ def seed_atoms(
     while True:
         targets = rows[newest]
         targets[:, -1] = -0.5 * squares[newest]
-        nearest = product(rows, targets.T, n_jobs).max(axis=1)
+        nearest = largest_product(rows, targets.T, n_jobs)
         np.minimum(distance, squares - 2.0 * nearest, out=distance)
         distance[newest] = 0.0
         distance[distance <= same] = 0.0

@@ -98,3 +98,15 @@ def widen(
     """Convert a row once, before comparing it with many atoms."""
     for j in range(row.shape[0]):
         wide[j] = row[j]
+
+
+@njit(cache=True, nogil=True)
+def look_up(
+    places,  # IN  (n, d) uint16
+    values,  # IN  (65536,) float32
+    out,  # OUT (n, d) float32
+):
+    """Write the value at each place."""
+    for i in range(places.shape[0]):
+        for j in range(places.shape[1]):
+            out[i, j] = values[places[i, j]]
