@@ -15,11 +15,12 @@ from outscope.engine.kernels.parallel import for_ranges
 CONVERTED_ROWS = 256
 
 
-def to_float32(X: Matrix, n_jobs: int | None = None) -> Matrix:
-    """Rows as float32 in C order; the same object if they are."""
-    if X.dtype == np.float32 and X.dtype.isnative and X.flags.c_contiguous:
-        return np.asarray(X)
-    out = np.empty(X.shape, np.float32)
+def to_float32(X: Matrix, n_jobs: int | None = None, out: Matrix | None = None) -> Matrix:
+    """Rows as float32 in C order; the same object if they are and `out` is not given."""
+    if out is None:
+        if X.dtype == np.float32 and X.dtype.isnative and X.flags.c_contiguous:
+            return np.asarray(X)
+        out = np.empty(X.shape, np.float32)
 
     def work(first: int, last: int) -> None:
         for start in range(first, last, CONVERTED_ROWS):
@@ -30,12 +31,12 @@ def to_float32(X: Matrix, n_jobs: int | None = None) -> Matrix:
     return out
 
 
-def unit_rows(X: Matrix, n_jobs: int | None = None) -> Matrix:
+def unit_rows(X: Matrix, n_jobs: int | None = None, out: Matrix | None = None) -> Matrix:
     """Rows scaled to unit length, in float32; zero rows stay zero.
 
     Lengths are summed in float64 in one fixed order, as the coder sums them.
     """
-    out = np.empty(X.shape, np.float32)
+    out = np.empty(X.shape, np.float32) if out is None else out
 
     def work(first: int, last: int) -> None:
         scale, square = np.empty(CONVERTED_ROWS), np.empty(CONVERTED_ROWS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -49,10 +49,7 @@ class Rows:
         self.normalize, self._view, self._n_jobs = normalize, view, n_jobs
         self._kept: Matrix | None = None
         if len(self) * self.width <= KEPT_ROWS_ENTRIES if kept is None else kept:
-            room = np.empty((len(self), self.width), np.float32)
-            for numbers, part in self.parts():
-                room[numbers[0] : numbers[-1] + 1] = part
-            self._kept = room
+            self._kept = self.all()
 
     def __len__(self) -> int:
         return len(self.source)
@@ -62,27 +59,40 @@ class Rows:
         """Number of columns."""
         return self.source.width
 
-    def part(self, i: int) -> Matrix:
-        """The rows of one part."""
-        rows = self.source.read(i)
+    def part(self, i: int, room: Matrix | None = None) -> Matrix:
+        """The rows of one part, in `room` if it is given."""
+        first, rows = 0, self.source.parts[i].rows
+        room = np.empty((rows, self.width), np.float32) if room is None else room[:rows]
         try:
-            return self.prepared(rows)
+            for block in self.source.blocks(i):
+                self.prepared(block, room[first : first + len(block)])
+                first += len(block)
         except NonFiniteRowsError:
-            refuse_bad_rows(self.source, i, rows)
+            refuse_bad_rows(self.source, i, self.source.read(i))
             raise
+        return room
 
     def parts(self) -> Iterator[tuple[IntArray, Matrix]]:
-        """The numbers and rows of every part, in order."""
-        parts, first = self.source.parts, 0
-        # One part needs no other thread to read ahead.
-        read = ahead if len(parts) > 1 else map
-        found: Iterable[Matrix] = read(self.part, range(len(parts)))
-        if self._kept is not None:
-            edges = np.cumsum([0, *(part.rows for part in parts)])
-            found = [self._kept[a:b] for a, b in pairwise(edges)]
-        for part in found:
+        """The numbers and rows of every part, in order; rows are good until the next but one."""
+        first = 0
+        for part in self._coming() if self._kept is None else self._cut(self._kept):
             yield np.arange(first, first + len(part)), part
             first += len(part)
+
+    def _coming(self) -> Iterator[Matrix]:
+        """Each part while it is in use; the next one is read in another thread."""
+        sizes = [part.rows for part in self.source.parts]
+        if len(sizes) < 2:
+            yield from map(self.part, range(len(sizes)))
+            return
+        # In turns, since new memory for each part would cost more than reading it: all of it is
+        # cleared, page by page.
+        rooms = [np.empty((max(sizes), self.width), np.float32) for _ in range(2)]
+        yield from ahead(lambda i: self.part(i, rooms[i % 2]), range(len(sizes)))
+
+    def _cut(self, kept: Matrix) -> Iterator[Matrix]:
+        edges = np.cumsum([0, *(part.rows for part in self.source.parts)])
+        return (kept[a:b] for a, b in pairwise(edges))
 
     def blocks(self) -> Iterator[Matrix]:
         """All rows in order, block by block."""
@@ -100,17 +110,21 @@ class Rows:
         """Every row, in one matrix."""
         if self._kept is not None:
             return self._kept
-        return np.concatenate([part for _, part in self.parts()])
+        room = np.empty((len(self), self.width), np.float32)
+        for numbers, part in self.parts():
+            room[numbers[0] : numbers[-1] + 1] = part
+        return room
 
-    def prepared(self, rows: Matrix) -> Matrix:
+    def prepared(self, rows: Matrix, out: Matrix | None = None) -> Matrix:
         """Rows of the source as learning sees them, never in the caller's memory."""
+        out = np.empty(rows.shape, np.float32) if out is None else out
         seen = rows if self._view is None else self._view(rows)
         if self.normalize:
-            return unit_rows(seen, self._n_jobs)
-        out = to_float32(seen, self._n_jobs)
+            return unit_rows(seen, self._n_jobs, out)
+        to_float32(seen, self._n_jobs, out)
         if not np.isfinite(out.sum(dtype=np.float64)) and not np.isfinite(out).all():
             raise NonFiniteRowsError
-        return out.copy() if np.may_share_memory(out, rows) else out
+        return out
 
 
 def size_for(wanted: int | float | str, n_rows: int, n_all: int | None = None) -> int:
