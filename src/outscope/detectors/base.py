@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -36,6 +37,7 @@ from outscope.engine.kernels.blas import one_thread_each
 from outscope.engine.kernels.parallel import ahead
 from outscope.errors import InputError
 from outscope.io import models, schema
+from outscope.io.cluster import ClusterSource
 from outscope.io.sources import Source, as_source, converted, fingerprint, refuse_bad_rows
 from outscope.learning.checkpoint import Checkpoint
 
@@ -72,6 +74,18 @@ class Decision(NamedTuple):
 
     is_ood: BoolArray
     p_value: FloatArray | None
+
+
+class _ScorePart:
+    """Scores of one part, by a worker of a cluster: on one thread, since each core has a task."""
+
+    def __init__(self, detector: Detector) -> None:
+        self._detector = copy(detector)
+        if hasattr(detector, "n_jobs"):
+            self._detector.n_jobs = 1
+
+    def __call__(self, source: Source, part: int, told: Any) -> FloatArray:
+        return next(self._detector.score_parts(source, [part]))
 
 
 class Detector(Sized, OutlierMixin, BaseEstimator):
@@ -259,6 +273,9 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         """Scores of every part of a source, or of the chosen ones; the next part is read ahead."""
         check_is_fitted(self, "offset_")
         check_width(self, source.width)
+        if isinstance(source, ClusterSource):
+            yield from source.each(_ScorePart(self), chosen)
+            return
         parts = range(len(source.parts)) if chosen is None else chosen
         blocks = ahead(lambda part: converted(source.read(part)), parts)
         for part in parts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ class Table(ABC):
     name: str
     width: int
     pieces: list[int]  # rows of each piece it is stored in
+    in_memory: bool = False
 
     @abstractmethod
     def read(self, start: int, rows: int) -> Matrix:
@@ -53,6 +55,7 @@ class TableSource(Source):
         if not filled:
             raise InputError(f"{name} has 0 rows; nothing to do")
         self.width = filled[0].width
+        self.in_memory = any(table.in_memory for table in filled)
         self.parts: list[Part] = []
         self._tables: list[Table] = []
         for table in filled:
@@ -164,6 +167,9 @@ class _ParquetGroups:
         self._running: tuple[int, Stream] | None = None
         self.width = width_of(self._first(file))
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_running": None}
+
     def _first(self, file: Any) -> Any:
         """The first rows of the column, maybe none."""
         columns = [self._column]
@@ -241,6 +247,7 @@ class _Fragment(Table):
     def __init__(self, fragment: Any, schema: Any, column: str, number: int) -> None:
         self._fragment, self._schema, self._column = fragment, schema, column
         self.name = str(getattr(fragment, "path", "") or f"fragment {number:,}")
+        self.in_memory = not getattr(fragment, "path", "")
         self._groups: _ParquetGroups | None = None
         if hasattr(fragment, "row_groups"):
             groups = [group.id for group in fragment.row_groups]
@@ -299,10 +306,17 @@ class ArrowTable(Table):
     """A column of vectors of a table that gives Arrow tables by range of rows."""
 
     def __init__(
-        self, part: Callable[[int, int], Any], rows: int, column: str, name: str, told: str = ""
+        self,
+        part: Callable[[int, int], Any],
+        rows: int,
+        column: str,
+        name: str,
+        told: str = "",
+        *,
+        in_memory: bool = True,
     ) -> None:
         self._part, self._column, self._told = part, column, told
-        self.name, self.pieces = name, [rows]
+        self.name, self.pieces, self.in_memory = name, [rows], in_memory
         self.width = (width_of(part(0, 1).column(column)) if rows else 0) or 0
         if rows and not self.width:
             raise InputError(f"{name}, row 1: the vector in {column} is missing or empty")
@@ -366,12 +380,14 @@ def of_huggingface(dataset: Any, column: str | None) -> TableSource:
     """The rows of a Hugging Face `Dataset`."""
     name = "the dataset"
     column = vector_column(dataset.features.arrow_schema, name, column)
-    rows = dataset.with_format("arrow", columns=[column])
+    part = partial(_some, dataset.with_format("arrow", columns=[column]))
+    told, files = dataset._fingerprint, dataset.cache_files
+    table = ArrowTable(part, len(dataset), column, name, told, in_memory=not files)
+    return TableSource([table], name)
 
-    def part(start: int, count: int) -> Any:
-        return rows[start : start + count]
 
-    return TableSource([ArrowTable(part, len(dataset), column, name, dataset._fingerprint)], name)
+def _some(dataset: Any, start: int, count: int) -> Any:
+    return dataset[start : start + count]
 
 
 __all__ = ["of_dataset", "of_files", "of_huggingface", "of_table"]

@@ -44,7 +44,7 @@ class Rows:
         kept: bool | None = None,
     ) -> None:
         self.source = source if isinstance(source, Source) else ArraySource(source)
-        self.normalize, self._view = normalize, view
+        self.normalize, self.view = normalize, view
         self._kept: Matrix | None = None
         if len(self) * self.width <= KEPT_ROWS_ENTRIES if kept is None else kept:
             self._kept = np.concatenate([part for _, part in self.parts()])
@@ -97,7 +97,7 @@ class Rows:
 
     def prepared(self, rows: Matrix) -> Matrix:
         """Rows of the source as learning sees them."""
-        seen = self._view(rows)
+        seen = self.view(rows)
         out = np.empty(seen.shape, np.float32)
         for start in range(0, len(seen), EPOCH_ROWS):
             block = np.asarray(seen[start : start + EPOCH_ROWS], dtype=np.float64)
