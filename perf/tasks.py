@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.model_selection import train_test_split
+
+from outscope.paper.tasks import VALIDATION_SHARE, classes_in_scope, cut, pooled_split
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("OUTSCOPE_DATA", ROOT.parent / "shared" / "data"))
@@ -60,8 +61,7 @@ def finetuned_half() -> Task:
 
 
 def _by_class(name, X, y, queries, labels, share, seed) -> Task:
-    classes = np.unique(y)
-    chosen = np.random.default_rng(seed).choice(classes, round(share * len(classes)), False)
+    chosen = classes_in_scope(y, 100 * share, seed)
     inside = np.isin(y, chosen)
     truth = (~np.isin(labels, chosen)).astype(float)
     return Task(f"{name}-{round(100 * share)}", X[inside], y[inside], queries, truth)
@@ -71,7 +71,7 @@ def banking(share: float, seed: int, split: str = "test") -> Task:
     """Banking77 with a share of the classes in scope; a tenth of train is the validation set."""
     data = stored("banking77")
     X, y = data["train_x"], data["train_y"]
-    fit, held = train_test_split(np.arange(len(y)), test_size=0.1, random_state=seed, stratify=y)
+    fit, held = cut(y, VALIDATION_SHARE["banking77"], seed)
     queries, labels = (data["test_x"], data["test_y"]) if split == "test" else (X[held], y[held])
     return _by_class("banking77", X[fit], y[fit], queries, labels, share, seed)
 
@@ -81,7 +81,6 @@ def newsgroups(share: float, seed: int, split: str = "test") -> Task:
     data = stored("20newsgroups")
     X = np.concatenate([data["train_x"], data["test_x"]])
     y = np.concatenate([data["train_y"], data["test_y"]])
-    fit, rest = train_test_split(np.arange(len(y)), test_size=0.2, random_state=seed, stratify=y)
-    held, test = train_test_split(rest, test_size=0.5, random_state=seed, stratify=y[rest])
+    fit, held, test = pooled_split(y, seed)
     pick = test if split == "test" else held
     return _by_class("20newsgroups", X[fit], y[fit], X[pick], y[pick], share, seed)

@@ -184,7 +184,7 @@ def test_bad_files_get_one_clear_line(files, tmp_path, capsys):
     train, model = files / "train.npy", files / "model"
     failed(capsys, "does not exist", "score", model, tmp_path / "none.npy")
     failed(capsys, "does not exist", "score", tmp_path / "none", train)
-    failed(capsys, "is a folder", "score", model, tmp_path)
+    failed(capsys, "holds no .txt, .csv.* file$", "score", model, tmp_path)
     (tmp_path / "empty.npy").touch()
     failed(capsys, "is empty", "score", model, tmp_path / "empty.npy")
     (tmp_path / "bad.npy").write_bytes(b"hello")

@@ -371,9 +371,8 @@ class Processes:
 
     def __exit__(self, *error):
         for process in self.running:
-            process.terminate()
-        for process in self.running:
-            process.wait(20)
+            process.kill()
+            process.wait()
 
 
 def test_workers_without_the_package_or_with_another_version_are_named(cloud, tmp_path):
@@ -488,3 +487,71 @@ def test_workers_killed_while_scoring_change_nothing(given, cloud, started, clie
 
 def test_the_public_name():
     assert outscope.distributed is distributed
+
+
+# ---- the command line
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "outscope", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_commands_work_on_a_cluster(started, client, tmp_path, monkeypatch):
+    monkeypatch.undo()  # the command has parts of the usual size
+    rows = np.random.default_rng(0).normal(size=(280_000, 2)).astype(np.float16)
+    (tmp_path / "big").mkdir()
+    for i in range(2):
+        np.save(tmp_path / "big" / f"{i}.npy", rows[i * 140_000 : (i + 1) * 140_000])
+    monkeypatch.chdir(tmp_path)
+    away = ["--cluster", started.scheduler_address]
+    settings = ["--set", "n_atoms=20", "--set", "n_epochs=1"]
+    made = run("fit", "big/", "--rows", "all", "--out", "model", *settings, *away)
+    assert made.returncode == 0, made.stderr
+    local = NNKDetector(20, n_epochs=1, random_state=0).fit("big/", rows="all")
+    detector = outscope.load("model")
+    assert same(local, detector)
+
+    scored = run("score", "model", "big/", "--out", "scores/", *away)
+    assert scored.returncode == 0, scored.stderr
+    files = sorted((tmp_path / "scores").glob("*.parquet"))
+    assert len(files) == 10
+    table = pa.concat_tables([pq.read_table(file) for file in files])
+    assert np.array_equal(table["row"], np.arange(1, len(rows) + 1))
+    assert np.array_equal(table["ood_score"], local.ood_score(rows))
+    assert f"{sum(table['is_ood'].to_pylist()):,} of 280,000" in scored.stderr
+    # What is there is not scored again; what is missing is the same if it is scored here.
+    before = files[2].read_bytes()
+    files[2].unlink()
+    again = run("score", "model", "big/", "--out", "scores/")
+    assert "9 of 10 parts were already there" in again.stderr
+    assert files[2].read_bytes() == before
+    one_file = run("score", "model", "big/0.npy", "--out", "scores.npy", *away)
+    assert one_file.returncode == 0, one_file.stderr
+    assert np.array_equal(np.load("scores.npy"), local.ood_score(rows[:140_000]))
+
+
+def test_a_local_cluster_is_started_and_ended(cloud, tmp_path):
+    _, _, path = cloud
+    made = run("fit", path, "--rows", "all", "--out", tmp_path / "m", "--cluster", "local")
+    assert made.returncode == 0, made.stderr
+    assert "Traceback" not in made.stderr
+
+
+@pytest.mark.parametrize(
+    ("added", "words"),
+    [
+        (["--cluster", "local"], "--cluster is for --rows all"),
+        (["--cluster", "tcp://127.0.0.1", "--rows", "all"], "no Dask scheduler answers"),
+    ],
+)
+def test_a_cluster_that_is_of_no_use_is_an_error_in_one_line(added, words, cloud, tmp_path):
+    found = run("fit", cloud[2], "--out", tmp_path / "m", *added)
+    assert found.returncode == 2
+    assert words in found.stderr
+    assert len(found.stderr.splitlines()) == 1

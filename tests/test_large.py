@@ -1,5 +1,6 @@
 """Fitting rows that need not fit in memory: samples, every row part by part, resuming."""
 
+import contextlib
 import errno
 import os
 import signal
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from outscope import ClasswiseNNKDetector, KNNDetector, NNKDetector, load
+from outscope.cli import main
 from outscope.detectors import sampling
 from outscope.errors import InputError
 from outscope.io import parts
@@ -132,7 +134,7 @@ def test_a_large_fit_is_saved_and_read_back(cloud, tmp_path):
 # ---- checkpoints
 
 
-class Stop(Exception):
+class StopError(Exception):
     pass
 
 
@@ -143,7 +145,7 @@ def stop_after(epochs):
     def advance(rows):
         seen[0] += rows
         if seen[0] > epochs * N + N // 2:
-            raise Stop
+            raise StopError
 
     return advance
 
@@ -155,7 +157,7 @@ def test_a_fit_resumes_with_the_same_bits(kind, epochs, cloud, tmp_path):
     kept = tmp_path / "fit.checkpoint"
     whole = KINDS[kind]().fit(X, y, rows="all")
     broken = KINDS[kind]()
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         broken.fit(X, y, rows="all", checkpoint=kept, advance=stop_after(epochs))
     assert not hasattr(broken, "offset_")
     seen = []
@@ -167,7 +169,7 @@ def test_a_fit_resumes_with_the_same_bits(kind, epochs, cloud, tmp_path):
 
 def test_without_a_seed_a_fit_resumes_with_the_seed_it_began_with(cloud, tmp_path):
     kept = tmp_path / "fit.checkpoint"
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         NNKDetector(60).fit(cloud[0], rows="all", checkpoint=kept, advance=stop_after(2))
     before = kept.read_bytes()
     twice = []
@@ -180,6 +182,7 @@ def test_without_a_seed_a_fit_resumes_with_the_seed_it_began_with(cloud, tmp_pat
 KILLED = """
 import sys
 from outscope import NNKDetector
+from outscope.cli import main
 from outscope.detectors import sampling
 from outscope.io import parts
 sampling.SAMPLE_ROWS, sampling.HELD_ROWS, parts.PART_ROWS = 1500, 300, 700
@@ -216,7 +219,7 @@ def test_a_fit_killed_again_and_again_ends_with_the_same_bits(cloud, tmp_path):
 def test_a_checkpoint_of_something_else_is_refused(cloud, tmp_path):
     X, _ = cloud
     kept = tmp_path / "fit.checkpoint"
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         NNKDetector(60).fit(X, rows="all", checkpoint=kept, advance=stop_after(1))
     before = kept.read_bytes()
     for detector, table in ((NNKDetector(61), X), (NNKDetector(60), X[:-1])):
@@ -231,7 +234,7 @@ def test_a_checkpoint_of_something_else_is_refused(cloud, tmp_path):
 
 def test_a_full_disk_leaves_the_last_checkpoint(cloud, tmp_path, monkeypatch):
     kept = tmp_path / "fit.checkpoint"
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         NNKDetector(60).fit(cloud[0], rows="all", checkpoint=kept, advance=stop_after(1))
     before = kept.read_bytes()
 
@@ -255,7 +258,7 @@ def test_a_bad_row_is_named_and_nothing_is_lost(cloud, tmp_path):
     np.save(path, X)
     detector = NNKDetector(60, random_state=0).fit(X[:500])
     before = detector.atoms_
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         detector.fit(path, rows="all", checkpoint=kept, advance=stop_after(1))
     saved = kept.read_bytes()
     table = np.load(path, mmap_mode="r+")
@@ -304,3 +307,53 @@ def test_less_memory_means_a_smaller_sample(cloud, tmp_path):
     np.save(tmp_path / "rows.npy", cloud[0])
     detector = KNNDetector().fit(str(tmp_path / "rows.npy"), memory="256kB")
     assert len(detector.atoms_) == 900
+
+
+# ---- the command line
+
+
+def fit(*arguments):
+    return main(["fit", *map(str, arguments)])
+
+
+def test_fit_tells_what_more_rows_would_gain(cloud, tmp_path, capsys):
+    np.save(tmp_path / "rows.npy", cloud[0])
+    assert fit(tmp_path / "rows.npy", "--out", tmp_path / "model", "--set", "n_atoms=60") == 0
+    err = capsys.readouterr().err
+    assert "learned from 1,350 of 6,000 rows" in err
+    assert "expected with --rows all" in err
+    assert "the 150 rows held out" in err
+    detector = load(tmp_path / "model")
+    assert detector.sampled_ == [1350, N]
+    assert np.argmin(detector.curve_[:, 1]) == 2
+    assert main(["info", str(tmp_path / "model")]) == 0
+
+
+def test_fit_resumes_from_a_checkpoint_beside_the_model(cloud, tmp_path, capsys, monkeypatch):
+    path, model = tmp_path / "rows.npy", tmp_path / "model"
+    np.save(path, cloud[0])
+    given = [path, "--out", model, "--rows", "all", "--set", "n_atoms=60", "--set", "n_epochs=3"]
+    with monkeypatch.context() as patched:
+        patched.setattr("outscope.cli.fitting.progress", broken_progress)
+        assert fit(*given) not in (0, 2)  # as for any bug
+    kept = tmp_path / "model.checkpoint"
+    assert kept.exists()
+    assert not model.exists()
+    capsys.readouterr()
+    assert fit(*given) == 0
+    assert f"resuming from {kept}" in capsys.readouterr().err
+    assert not kept.exists()
+    whole = NNKDetector(60, n_epochs=3, random_state=0).fit(path, rows="all")
+    assert same(whole, load(model))
+
+
+@contextlib.contextmanager
+def broken_progress(title, total):
+    assert total == 3 * N
+    yield stop_after(1)
+
+
+def test_a_checkpoint_without_all_rows_is_refused(cloud, tmp_path, capsys):
+    np.save(tmp_path / "rows.npy", cloud[0])
+    assert fit(tmp_path / "rows.npy", "--out", tmp_path / "m", "--checkpoint", tmp_path / "c") == 2
+    assert "--checkpoint is for --rows all" in capsys.readouterr().err

@@ -7,8 +7,16 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from outscope.cli.reading import ITEMS, Items, about, column_arguments, read_items, rows_for
-from outscope.cli.show import TABLE_ROWS, flat, progress, say, size, table
+from outscope.cli.reading import (
+    ITEMS,
+    Items,
+    about,
+    column_arguments,
+    read_items,
+    rows_at,
+    rows_for,
+)
+from outscope.cli.show import TABLE_ROWS, flat, progress, sample_told, say, size, table
 from outscope.errors import InputError
 
 
@@ -62,7 +70,7 @@ def explain(options: Any) -> None:
             )
     places = [row - 1 for row in chosen]
     texts = None if items.texts is None else [items.texts[i] for i in places]
-    rows = None if items.rows is None else items.rows[places]
+    rows = rows_at(items, places)
     with about(options.items):
         taken = rows_for(model, Items(texts, rows), options.items)
         found = detector.explain(taken, n_atoms=options.top)
@@ -125,6 +133,8 @@ def info(options: Any) -> None:
         if plan is not None:
             print()
             table(["plan", "", "because"], plan)
+        if told := sample_told(model):
+            print("", *told, sep="\n")
     else:
         shown["plan"] = plan
         print_jsonl([shown])

@@ -6,6 +6,7 @@ import argparse
 import json
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from outscope.cli.reading import (
@@ -13,11 +14,13 @@ from outscope.cli.reading import (
     Items,
     about,
     check_target,
+    cluster_argument,
     column_arguments,
+    on_cluster,
     read_items,
     rows_for,
 )
-from outscope.cli.show import progress, say, size
+from outscope.cli.show import progress, sample_told, say, size
 from outscope.errors import InputError
 
 # Settings that have their own option.
@@ -47,6 +50,21 @@ def fit_arguments(fit: argparse.ArgumentParser) -> None:
     fit.add_argument("--skip-empty", action="store_true", help="skip empty texts")
     fit.add_argument("--no-cache", action="store_true", help="do not use the embedding cache")
     fit.add_argument("--seed", type=int, default=0, help="random seed (default 0)")
+    large = fit.add_argument_group("many rows (embeddings)")
+    large.add_argument(
+        "--rows",
+        default="auto",
+        metavar="N",
+        help="learn from a sample of N rows; auto is what --memory holds, at most 262,144; "
+        "all reads every row, part by part (NNK methods)",
+    )
+    large.add_argument("--memory", default="1GB", help="memory for rows (default 1GB)")
+    large.add_argument(
+        "--checkpoint",
+        metavar="FILE",
+        help="with --rows all: where a killed fit resumes from (default: OUT.checkpoint)",
+    )
+    cluster_argument(large)
     fit.add_argument(
         "--set",
         action="append",
@@ -112,12 +130,16 @@ def fit(options: Any) -> None:
         model = _text_detector(detector, options, held_out)
     elif options.encoder is not None:
         raise InputError(f"--encoder is for texts, and {options.items} holds embeddings")
-    with progress(f"fitting {options.method} on {len(items):,} {items.noun}") as advance:
+    title, total = f"fitting {options.method} on {len(items):,} {items.noun}", None
+    if items.texts is None and options.rows == "all" and hasattr(detector, "n_epochs"):
+        total = len(items) * detector.n_epochs
+    with on_cluster(options, items) as away, progress(title, total) as advance:
+        items = items if away is None else replace(items, rows=away)
         with about(options.items, options.labels):
             if items.texts is not None:
                 model.fit(items.texts, items.labels, advance=advance)
             else:
-                _fit_rows(model, items, options, held_out)
+                _fit_rows(model, items, options, held_out, advance)
         if held_out is not None:
             with about(options.calibrate):
                 _calibrate(model, held_out, options)
@@ -126,6 +148,8 @@ def fit(options: Any) -> None:
     model.save(options.out)
     seconds = time.perf_counter() - start
     say(f"saved {options.out}: {size(model, options.out)}, fitted in {seconds:.1f} s")
+    for line in sample_told(model):
+        say(line)
     say(_told(model))
 
 
@@ -137,20 +161,36 @@ def _told(model: Any) -> str:
     return f"{above}, an estimate; use --calibrate FILE or more items to make it a promise"
 
 
-def _fit_rows(model: Any, items: Items, options: Any, held_out: Items | None) -> None:
+def _fit_rows(model: Any, items: Items, options: Any, held_out: Items | None, advance: Any) -> None:
     import numpy as np
 
     from outscope._sklearn import check_labels
     from outscope.detectors.holdout import fit_and_calibrate
+    from outscope.detectors.sampling import SAMPLE_ROWS
+    from outscope.io.sources import ArraySource, Source
 
     labels = None if items.labels is None else check_labels(items.labels, len(items))
+    rows: Any = items.rows
+    if len(items) > SAMPLE_ROWS or options.rows != "auto":
+        rows = rows if isinstance(rows, Source) else ArraySource(rows, options.items)
+    whole, given = options.rows == "all", options.checkpoint
+    if given is not None and not whole:
+        raise InputError("--checkpoint is for --rows all; other fits are quick to start again")
+    if whole and given is None:
+        given = f"{options.out.rstrip('/')}.checkpoint"
+    if whole and Path(given).exists():
+        say(f"resuming from {given}")
     fit_and_calibrate(
         model,
-        np.asarray(items.rows),
+        rows if isinstance(rows, Source) else np.asarray(rows),
         labels,
         fpr=options.fpr,
         holdout="auto" if held_out is None else 0,
         random_state=options.seed,
+        rows=int(options.rows) if options.rows.isdigit() else options.rows,
+        memory=options.memory,
+        checkpoint=given,
+        advance=advance,
     )
 
 
@@ -170,6 +210,8 @@ def _detector(options: Any) -> Any:
     from outscope.detectors.methods import make_detector
 
     settings = settings_of(options.set)
+    if options.cluster is not None and options.rows != "all":
+        raise InputError("--cluster is for --rows all; a sample is learned from on this machine")
     if not 0 < options.fpr < 0.5:
         raise InputError(f"--fpr {options.fpr}: expected a rate between 0 and 0.5")
     if not 0 <= options.seed < 2**32:

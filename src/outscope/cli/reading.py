@@ -7,18 +7,23 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outscope.errors import InputError
 
 if TYPE_CHECKING:  # numpy takes a while
     from outscope._types import Matrix
+    from outscope.io.sources import Source
 
 ITEMS = (
     "texts: FILE.txt or .log (one per line), .csv (separated by , ; tab or |), .tsv, .jsonl, "
     ".parquet, or - for standard input; "
-    "or embeddings: FILE.npy, FILE.npz:array, FILE.parquet:column"
+    "or embeddings: FILE.npy, FILE.npz:array, FILE.parquet:column; "
+    "or a folder or pattern of such files"
 )
+# Embeddings in larger files are read part by part, like those in folders.
+LARGE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -26,10 +31,10 @@ class Items:
     """Either texts or rows, with labels if there are any."""
 
     texts: list[str] | None = None
-    rows: Matrix | None = None
+    rows: Matrix | Source | None = None
     labels: Any = None
     columns: dict[str, list[Any]] = field(default_factory=dict)
-    lines: Sequence[int] = ()
+    lines: Sequence[int | str] = ()
 
     def __len__(self) -> int:
         return len(self.rows if self.texts is None else self.texts)  # type: ignore[arg-type]
@@ -50,7 +55,7 @@ def column_arguments(command: argparse.ArgumentParser, *, labels: bool = False) 
 
 
 def read_items(source: str, options: Any, *, labels: bool = False, beside: bool = False) -> Items:
-    """Read a file of texts or of embeddings.
+    """Read texts or embeddings; those of folders, patterns and large files become a source.
 
     A file `beside` another one may lack the columns that the options name.
     """
@@ -63,11 +68,62 @@ def read_items(source: str, options: Any, *, labels: bool = False, beside: bool 
     if text_column or label_column or holds_texts(source):
         found = read_texts(source, text_column, label_column, labels=labels)
         return Items(found.texts, None, found.labels, found.columns, found.lines)
+    if _is_large(source):
+        from outscope.io.sources import as_source
+
+        return Items(rows=as_source(source))
     import numpy as np
 
     from outscope.io.files import read_matrix
 
     return Items(rows=np.asarray(read_matrix(source)))
+
+
+def _is_large(source: str) -> bool:
+    """Whether embeddings should be read part by part."""
+    from outscope.io.listing import is_several, split
+
+    path = Path(split(source)[0])
+    return is_several(source) or (
+        path.suffix.lower() in (".npy", ".parquet")
+        and path.is_file()
+        and path.stat().st_size >= LARGE_BYTES
+    )
+
+
+def cluster_argument(command: Any) -> None:
+    """The option that names a cluster."""
+    command.add_argument(
+        "--cluster",
+        metavar="ADDRESS",
+        help="work on the parts of FILE on a Dask cluster, such as tcp://host:8786, or local: a "
+        "worker process for each core (embeddings)",
+    )
+
+
+@contextmanager
+def on_cluster(options: Any, items: Items) -> Iterator[Source | None]:
+    """The rows of FILE as the workers of the cluster see them; None if no cluster is named."""
+    if options.cluster is None:
+        yield None
+        return
+    if items.texts is not None:
+        raise InputError(f"--cluster is for embeddings, and {options.items} holds texts")
+    from outscope.io.cluster import connected
+    from outscope.io.sources import distributed
+
+    with connected(options.cluster) as client:
+        yield distributed(options.items, client)
+
+
+def rows_at(items: Items, places: list[int]) -> Matrix | None:
+    """The rows at some places, in this order; None for texts."""
+    import numpy as np
+
+    if items.rows is None or isinstance(items.rows, np.ndarray):
+        return items.rows if items.rows is None else items.rows[places]
+    rising, back = np.unique(places, return_inverse=True)
+    return items.rows.take(rising)[back]
 
 
 def check_target(folder: str) -> None:
@@ -93,8 +149,8 @@ def about(source: str, labels: str | None = None) -> Iterator[None]:
         raise InputError(told) from error
 
 
-def rows_for(model: Any, items: Items, source: str, advance: Any = lambda done: None) -> Matrix:
-    """Rows for a loaded model to score, or an error that says what it takes."""
+def rows_for(model: Any, items: Items, source: str, advance: Any = lambda done: None) -> Any:
+    """Rows for a loaded model to score, maybe a source; or an error that says what it takes."""
     from outscope.text.pipeline import TextDetector
 
     if isinstance(model, TextDetector):

@@ -5,13 +5,24 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from outscope.cli.reading import ITEMS, Items, about, column_arguments, read_items, rows_for
+from outscope.cli.reading import (
+    ITEMS,
+    Items,
+    about,
+    cluster_argument,
+    column_arguments,
+    on_cluster,
+    read_items,
+    rows_for,
+)
 from outscope.cli.show import TABLE_ROWS, progress, say, table
+from outscope.cli.streaming import score_source
 from outscope.errors import InputError
 
 # Texts or rows scored and written per chunk.
@@ -32,9 +43,15 @@ def score_arguments(score: argparse.ArgumentParser) -> None:
     score.add_argument("model", help="folder written by fit")
     score.add_argument("items", metavar="FILE", help=ITEMS)
     column_arguments(score)
-    score.add_argument("--out", metavar="FILE", type=Path, help=".jsonl, .csv, .parquet or .npy")
+    score.add_argument(
+        "--out",
+        metavar="FILE",
+        help=".jsonl, .csv, .parquet or .npy; or FOLDER/, for embeddings: one .parquet file for "
+        "each part, and a run that was stopped goes on where it was",
+    )
     score.add_argument("--fpr", type=float, help="move the threshold for this run")
     score.add_argument("--no-cache", action="store_true", help="do not use the embedding cache")
+    cluster_argument(score)
 
 
 def eval_arguments(evaluate: argparse.ArgumentParser) -> None:
@@ -47,13 +64,12 @@ def eval_arguments(evaluate: argparse.ArgumentParser) -> None:
 
 def score(options: Any) -> None:
     """Score items; higher means stranger."""
-    from outscope.io.files import check_writable
+    from outscope.io.sources import Source
     from outscope.io.texts import STDIN
     from outscope.loading import load
     from outscope.text.pipeline import TextDetector
 
-    if options.out is not None:
-        check_writable(options.out)
+    to_folder = _check_out(options)
     model: Any = load(options.model)
     if options.fpr is not None:
         model.set_threshold(fpr=options.fpr)
@@ -64,13 +80,36 @@ def score(options: Any) -> None:
         _score_stream(model, options)
         return
     items = read_items(options.items, options)
+    if to_folder or isinstance(items.rows, Source) or options.cluster is not None:
+        _score_source(model, items, options, to_folder)
+    else:
+        _score_items(model, items, options)
+
+
+def _score_source(model: Any, items: Items, options: Any, to_folder: bool) -> None:
+    from outscope.io.sources import Source, as_source
+    from outscope.text.pipeline import TextDetector
+
+    if items.texts is not None and to_folder:
+        raise InputError(f"--out {options.out}: results of texts go to one file; name it")
+    if isinstance(model, TextDetector):
+        rows_for(model, items, options.items)  # says what it takes
+    with on_cluster(options, items) as away:
+        source: Any = away or items.rows
+        if not isinstance(source, Source):
+            source = as_source(options.items)
+        score_source(model, source, options, to_folder=to_folder)
+
+
+def _score_items(model: Any, items: Items, options: Any) -> None:
     found: dict[str, list[Any]] = {}
+    rows: Any = items.rows
     with progress(f"scoring {len(items):,} {items.noun}", len(items)) as advance:
         for start in range(0, len(items), AT_A_TIME):
             part = slice(start, start + AT_A_TIME)
             few = Items(
                 None if items.texts is None else items.texts[part],
-                None if items.rows is None else items.rows[part],
+                None if rows is None else rows[part],
             )
             for name, values in _judged(model, few, options.items, advance).items():
                 found.setdefault(name, []).extend(values)
@@ -78,6 +117,24 @@ def score(options: Any) -> None:
     strange = sum(found["is_ood"])
     above = f"above {model.threshold_:.4g}"
     say(f"{strange:,} of {len(items):,} {items.noun} are out of scope ({above})")
+
+
+def _check_out(options: Any) -> bool:
+    """Refuse a place that cannot be written to; say whether it is a folder.
+
+    It is by a slash at its end, or without the ending that a file would have.
+    """
+    from outscope.io.files import check_writable
+    from outscope.io.partitions import check_partitions
+
+    if options.out is None:
+        return False
+    given, options.out = options.out, Path(options.out)
+    if given.endswith(("/", os.sep)) or not options.out.suffix or options.out.is_dir():
+        check_partitions(options.out)
+        return True
+    check_writable(options.out)
+    return False
 
 
 def _judged(model: Any, items: Items, source: str, advance: Any) -> dict[str, list[Any]]:

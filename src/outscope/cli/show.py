@@ -1,10 +1,11 @@
-"""How results look: tables and progress bars on a terminal, silence elsewhere."""
+"""How results look: tables and progress, as a bar on a terminal and as few lines elsewhere."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,10 @@ from outscope.errors import NoPromiseWarning
 
 TABLE_ROWS = 20
 WIDE = 150
+# Where there is no terminal, a line about progress at most this often.
+SECONDS_BETWEEN_LINES = 30.0
+# Characters of the longest bar of a plot.
+BAR = 30
 
 
 def say(text: str) -> None:
@@ -57,6 +62,28 @@ def size(detector: Any, folder: str) -> str:
     return f"{found}, {disk / 1000:,.0f} kB on disk"
 
 
+def sample_told(detector: Any) -> list[str]:
+    """For a detector that learned from a sample: what more rows would gain, as a small plot."""
+    own = getattr(detector, "detector_", detector)
+    sampled, curve = getattr(own, "sampled_", None), getattr(own, "curve_", None)
+    if sampled is None or curve is None:
+        return []
+    from outscope.detectors.gain import expected_error
+
+    learned, rows = sampled
+    told = [(f"{int(n):,}", error, "") for n, error in curve.tolist()]
+    told.append((f"{rows:,}", expected_error(curve, rows), "  expected with --rows all"))
+    errors = [error for _, error, _ in told]
+    low, high = min(errors), max(errors)
+    lines = [
+        f"learned from {learned:,} of {rows:,} rows; the error on rows held out, by rows used:"
+    ]
+    for name, error, note in told:
+        full = round(BAR * (error - low) / (high - low)) if high > low else 0
+        lines.append(f"{name:>15}  {error:.4f}  {'█' * (1 + full)}{note}")
+    return lines
+
+
 class _Warnings(logging.Handler):
     """The package's warnings in plain words."""
 
@@ -87,29 +114,82 @@ def warnings_said() -> Iterator[None]:
         logging.getLogger("outscope").removeHandler(handler)
 
 
+class _Pace:
+    """How much is done, how fast that went and how long the rest will take."""
+
+    def __init__(self, total: int | None) -> None:
+        self.start, self.done, self.total = time.monotonic(), 0, total
+
+    def __str__(self) -> str:
+        seconds = time.monotonic() - self.start
+        if not self.done or seconds <= 0:
+            return ""
+        speed = self.done / seconds
+        told = f"{speed:,.0f} per second" if speed >= 10 else f"{speed:.2g} per second"
+        if self.total is None:
+            return f"{self.done:,}, {told}"
+        left = span(max(0, self.total - self.done) / speed)
+        return f"{self.done:,} ({self.done / self.total:.0%}), {told}, {left} left"
+
+
+def span(seconds: float) -> str:
+    """A time in words, as exact as one wants to know it."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 @contextlib.contextmanager
 def progress(title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, silence elsewhere. Epochs come from the package's logger."""
-    if not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    logger = logging.getLogger("outscope")
-    level = logger.level
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total)
+    """A bar on a terminal, a line now and then elsewhere. Epochs come from the package's logger."""
+    pace, logger = _Pace(total), logging.getLogger("outscope")
+    with _bar(title, pace) if sys.stderr.isatty() else _lines(title, pace) as show:
 
         class Listener(logging.Handler):
             def emit(self, record: logging.LogRecord) -> None:
-                bar.update(task, description=f"{title}: {record.getMessage()}")
+                if record.levelno < logging.WARNING:
+                    show(record.getMessage())
 
-        listener = Listener()
+        def advance(done: int) -> None:
+            pace.done += done
+            show("")
+
+        listener, level = Listener(), logger.level
         logger.addHandler(listener)
         logger.setLevel(logging.INFO)
         try:
-            yield lambda done: bar.advance(task, done)
+            yield advance
         finally:
             logger.removeHandler(listener)
             logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _bar(title: str, pace: _Pace) -> Iterator[Callable[[str], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[pace]}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=pace.total, pace="")
+
+        def show(message: str) -> None:
+            bar.update(task, completed=pace.done, pace=str(pace))
+            if message:
+                bar.update(task, description=f"{title}: {message}")
+
+        yield show
+
+
+@contextlib.contextmanager
+def _lines(title: str, pace: _Pace) -> Iterator[Callable[[str], None]]:
+    last = pace.start
+
+    def show(message: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= SECONDS_BETWEEN_LINES:
+            last = now
+            say(f"{title}: {', '.join(filter(None, (str(pace), message)))}")
+
+    yield show

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -31,6 +30,7 @@ from outscope.decisions.threshold import (
     estimated_cut,
     quantile_threshold,
 )
+from outscope.detectors.away import Scores, for_workers
 from outscope.detectors.sampling import Training, rows_to_learn
 from outscope.engine.blocks import NonFiniteRowsError
 from outscope.engine.kernels.blas import one_thread_each
@@ -38,7 +38,7 @@ from outscope.engine.kernels.parallel import ahead
 from outscope.errors import InputError
 from outscope.io import models, schema
 from outscope.io.cluster import ClusterSource
-from outscope.io.sources import Source, as_source, converted, fingerprint, refuse_bad_rows
+from outscope.io.sources import Source, as_source, fingerprint, reader, refuse_bad_rows
 from outscope.learning.checkpoint import Checkpoint
 
 # The default false-alarm rate.
@@ -74,18 +74,6 @@ class Decision(NamedTuple):
 
     is_ood: BoolArray
     p_value: FloatArray | None
-
-
-class _ScorePart:
-    """Scores of one part, by a worker of a cluster: on one thread, since each core has a task."""
-
-    def __init__(self, detector: Detector) -> None:
-        self._detector = copy(detector)
-        if hasattr(detector, "n_jobs"):
-            self._detector.n_jobs = 1
-
-    def __call__(self, source: Source, part: int, told: Any) -> FloatArray:
-        return next(self._detector.score_parts(source, [part]))
 
 
 class Detector(Sized, OutlierMixin, BaseEstimator):
@@ -218,6 +206,7 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
             )
             scores = self._learn_from(training)
             self._first_threshold(training, scores)
+            self._judge_sample(training, len(table))
             self._forget()
             if kept is not None:
                 kept.remove()
@@ -253,6 +242,9 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
             scores = self._ood_score(training.X) if scores is None else scores
             self.offset_ = -quantile_threshold(scores, self.contamination)
 
+    def _judge_sample(self, training: Training, n_rows: int) -> None:
+        """Remember what was learned from and, for a sample, what more rows would gain."""
+
     def _forget(self) -> None:
         """Drop what only `fit` needed."""
 
@@ -274,10 +266,10 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         check_is_fitted(self, "offset_")
         check_width(self, source.width)
         if isinstance(source, ClusterSource):
-            yield from source.each(_ScorePart(self), chosen)
+            yield from source.each(Scores(for_workers(self)), chosen)
             return
         parts = range(len(source.parts)) if chosen is None else chosen
-        blocks = ahead(lambda part: converted(source.read(part)), parts)
+        blocks = ahead(reader(source), parts)
         for part in parts:
             rows = next(blocks)
             try:

@@ -16,6 +16,7 @@ from outscope._sklearn import check_labels
 from outscope._types import FloatArray, IntArray, Matrix
 from outscope.detectors.base import Detector, Reading
 from outscope.detectors.explanation import Evidence, Explanation
+from outscope.detectors.gain import error_curve
 from outscope.detectors.sampling import Training
 from outscope.io import schema
 from outscope.io.cluster import ClusterSource
@@ -79,6 +80,8 @@ class DictionaryDetector(Detector):
         "planned_": schema.Field(_is_plan, "a plan: name, value and reason of each decision"),
         "metric_": schema.or_none(schema.array("d d", "float32")),
         "common_": schema.or_none(schema.array("d", "float32")),
+        "sampled_": schema.maybe(schema.many(schema.whole(1), "2")),
+        "curve_": schema.maybe(schema.array("3 2", "float64")),
     }
     _samples = True
     _coder: Any
@@ -215,6 +218,18 @@ class DictionaryDetector(Detector):
             on_epoch=on_epoch,
             advance=training.advance or (lambda rows: None),
         )
+
+    def _judge_sample(self, training: Training, n_rows: int) -> None:
+        for name in ("sampled_", "curve_"):
+            self.__dict__.pop(name, None)
+        if training.numbers is not None and training.source is None:
+            self.sampled_ = [len(training.X), n_rows]
+            settled = {
+                name: value
+                for name, value, _ in self.planned_
+                if name in self.get_params() and not (name == "bandwidth" and value == 0.0)
+            }
+            self.curve_ = error_curve(self, training, settled)
 
     def _report(self, epoch: int) -> None:
         log.info("epoch %d of %d", epoch, self.plan_.n_epochs)

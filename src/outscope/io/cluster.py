@@ -46,7 +46,10 @@ class ClusterSource(Source):
         parts: Sequence[int] | None = None,
         told: Callable[[int], Any] = lambda part: None,
     ) -> Iterator[Any]:
-        """`work(source, part, told(part))` of all parts, or of some, run by the workers."""
+        """`work(source, number, told(part))` for all parts, or for some, run by the workers.
+
+        There, a part has this number in this source, which may have no other.
+        """
         job = self._given(work)
         partitions: dict[int, Any] = {}
         waiting: deque[tuple[int, Any]] = deque()
@@ -163,9 +166,11 @@ class _Job:
     def __call__(self, part: int, where: tuple[Any, ...], held: Any, told: Any) -> Any:
         if self.version != VERSION:  # a worker that came after the others were asked
             return _Refusal(_of_another_version("a worker", VERSION, self.version))
-        source = self.source or block(Part(*where), self.width, self.convert, held)
         try:
-            return self.work(source, part, told)
+            if self.source is not None:
+                return self.work(self.source, part, told)
+            source = block(part, Part(*where), self.width, self.convert, held)
+            return self.work(source, 0, told)
         except InputError as error:
             if isinstance(error.__cause__, OSError):
                 raise InputError(f"{error} (every worker must see it under this name)") from error

@@ -59,17 +59,17 @@ class DaskSource(Source):
     def read(self, part: int) -> Matrix:
         """The rows of one part."""
         (held,) = _computed([self.partition(part)[1]])
-        return block(self.parts[part], self.width, self.convert, held).read(part)
+        return block(part, self.parts[part], self.width, self.convert, held).read(0)
 
     def fingerprint(self) -> str:
         """What the partitions are made from, else their first rows."""
         return self._hash
 
 
-def block(where: Part, width: int, convert: Convert, held: Any) -> Block:
+def block(number: int, where: Part, width: int, convert: Convert, held: Any) -> Block:
     """One part, from what its partition holds."""
     rows = slice(where.start, where.start + where.rows)
-    return Block(where, width, partial(convert, held, rows))
+    return Block(number, where, width, partial(convert, held, rows))
 
 
 def of_collection(X: Any, column: str | None) -> DaskSource:

@@ -6,7 +6,8 @@ import csv
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,6 +28,7 @@ __all__ = [
     "whole_file",
     "write_columns",
     "write_matrix",
+    "written_columns",
 ]
 
 READABLE = ".npy, .npz or .parquet"
@@ -151,24 +153,81 @@ def write_matrix(path: Path, rows: Matrix) -> None:
         np.save(file, rows, allow_pickle=False)
 
 
-def write_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+Columns = Mapping[str, Any]
+
+
+def write_columns(path: Path, columns: Columns) -> None:
     """Write columns of equal length; .npy keeps only the scores."""
-    suffix = path.suffix.lower()
-    with whole_file(path) as file:
-        if suffix == ".npy":
-            np.save(file, np.asarray(columns["ood_score"]), allow_pickle=False)
-        elif suffix == ".parquet":
-            table = require("pyarrow", extra="parquet").table(columns)
-            require("pyarrow.parquet", extra="parquet").write_table(table, file)
-        elif suffix == ".csv":
-            lines = _Text(file)
-            writer = csv.writer(lines)
-            writer.writerow(columns)
-            for values in zip(*columns.values(), strict=True):
-                writer.writerow([" | ".join(v) if isinstance(v, tuple) else v for v in values])
-        else:
-            for record in records(columns):
-                file.write((json.dumps(record, ensure_ascii=False) + "\n").encode())
+    with written_columns(path) as write:
+        write(columns)
+
+
+@contextmanager
+def written_columns(path: Path) -> Iterator[Callable[[Columns], None]]:
+    """A function that adds rows, given as columns, to a file that appears once all are written."""
+    with whole_file(path) as file, _WRITERS.get(path.suffix.lower(), _as_jsonl)(file) as write:
+        yield write
+
+
+@contextmanager
+def _as_npy(file: IO[bytes]) -> Iterator[Callable[[Columns], None]]:
+    found: list[Matrix] = []
+    yield lambda columns: found.append(np.asarray(columns["ood_score"]))
+    np.save(file, np.concatenate(found), allow_pickle=False)
+
+
+@contextmanager
+def _as_parquet(file: IO[bytes]) -> Iterator[Callable[[Columns], None]]:
+    arrow = require("pyarrow", extra="parquet")
+    parquet = require("pyarrow.parquet", extra="parquet")
+    writers: list[Any] = []
+
+    def write(columns: Columns) -> None:
+        rows = arrow.table(dict(columns))
+        if not writers:
+            writers.append(parquet.ParquetWriter(file, rows.schema))
+        writers[0].write_table(rows)
+
+    try:
+        yield write
+    finally:
+        for writer in writers:
+            writer.close()
+
+
+@contextmanager
+def _as_csv(file: IO[bytes]) -> Iterator[Callable[[Columns], None]]:
+    writer = csv.writer(_Text(file))
+    named: list[str] = []
+
+    def write(columns: Columns) -> None:
+        if not named:
+            named.extend(columns)
+            writer.writerow(named)
+        for values in zip(*_lists(columns).values(), strict=True):
+            writer.writerow([" | ".join(v) if isinstance(v, tuple) else v for v in values])
+
+    yield write
+
+
+@contextmanager
+def _as_jsonl(file: IO[bytes]) -> Iterator[Callable[[Columns], None]]:
+    def write(columns: Columns) -> None:
+        for record in records(_lists(columns)):
+            file.write((json.dumps(record, ensure_ascii=False) + "\n").encode())
+
+    yield write
+
+
+_WRITERS = {".npy": _as_npy, ".parquet": _as_parquet, ".csv": _as_csv}
+
+
+def _lists(columns: Columns) -> dict[str, Sequence[Any]]:
+    """Columns as Python values."""
+    return {
+        name: column.tolist() if isinstance(column, np.ndarray) else column
+        for name, column in columns.items()
+    }
 
 
 class _Text:

@@ -11,12 +11,10 @@ from outscope.errors import InputError
 
 def split(source: str) -> tuple[str, str | None]:
     """`place:column` → the place and the column; a place that exists may have a colon."""
-    if Path(source).exists() or ":" not in source:
+    if ":" not in source or Path(source).exists() or (is_pattern(source) and found_by(source)):
         return source, None
     head, column = source.rsplit(":", 1)
-    if Path(head).exists() or (is_pattern(head) and not found_by(source)):
-        return head, column
-    return source, None
+    return head, column
 
 
 def is_pattern(place: str) -> bool:

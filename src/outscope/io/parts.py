@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +35,10 @@ class Source(ABC):
     def read(self, part: int) -> Matrix:
         """The rows of one part, as stored; the caller checks and converts them."""
 
+    def blocks(self, part: int) -> Iterator[Matrix]:
+        """The same rows in blocks, as they are read."""
+        yield self.read(part)
+
     @abstractmethod
     def fingerprint(self) -> str:
         """Changes when the content may have changed; cheap to compute."""
@@ -64,6 +68,34 @@ class Source(ABC):
 
 def _place(where: Part, part: int, row: int) -> str:
     return f"{where.name}, row {where.start + row + 1:,} (block {part + 1:,})"
+
+
+class Table(ABC):
+    """One table of a source."""
+
+    name: str
+    width: int
+    pieces: list[int]  # rows of each piece it is stored in
+    in_memory: bool = False
+
+    @abstractmethod
+    def read(self, start: int, rows: int) -> Matrix:
+        """Consecutive rows; a `RowError` counts rows from the table's first."""
+
+    def blocks(self, start: int, rows: int) -> Iterator[Matrix]:
+        """The same rows in blocks, as they are read."""
+        yield self.read(start, rows)
+
+    def take(self, start: int, rows: int, chosen: IntArray) -> Matrix:
+        """Some of these consecutive rows."""
+        return self.read(start, rows)[chosen]
+
+    @abstractmethod
+    def state(self) -> str:
+        """Changes when the content may have changed."""
+
+    def check(self) -> None:  # noqa: B027 (nothing can change under a table in memory)
+        """Refuse a table that is no longer what it was when it was opened."""
 
 
 class RowError(Exception):
@@ -108,10 +140,10 @@ class ArraySource(Source):
 
 
 class Block(Source):
-    """One part of a source, in a process that has no other part."""
+    """One part of a source, as a source of its own; `number` is that of the part among all."""
 
-    def __init__(self, where: Part, width: int, rows: Callable[[], Matrix]) -> None:
-        self.parts, self.width, self._rows = [where], width, rows
+    def __init__(self, number: int, where: Part, width: int, rows: Callable[[], Matrix]) -> None:
+        self.parts, self.width, self._number, self._rows = [where], width, number, rows
 
     def read(self, part: int) -> Matrix:
         """Its rows, which must be as many as were counted."""
@@ -127,8 +159,8 @@ class Block(Source):
         return found
 
     def place(self, part: int, row: int) -> str:
-        """Where a row is, by the number that its part has in the whole source."""
-        return _place(self.parts[0], part, row)
+        """Where a row is in the whole source."""
+        return _place(self.parts[part], self._number, row)
 
     def fingerprint(self) -> str:
         """A few rows."""

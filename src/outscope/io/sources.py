@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ __all__ = [
     "fingerprint",
     "hash_of",
     "parts_of",
+    "reader",
     "refuse_bad_rows",
     "taken",
 ]
@@ -93,6 +96,8 @@ def distributed(X: Any, client: Any = None, column: str | None = None) -> Source
     client = cluster.active_client() if client is None else client
     if client is None:
         raise InputError("there is no Dask client; make one first: distributed.Client(address)")
+    if isinstance(X, (str, Path)):
+        X = os.path.abspath(X)  # noqa: PTH100 (workers may have been started anywhere)
     with client.as_current():
         source = as_source(X, column)
     if source is None:
@@ -136,13 +141,36 @@ def fingerprint(table: Matrix | Source) -> str:
 
 def converted(rows: Matrix) -> Matrix:
     """Rows as a C-contiguous, writable float32 or float64 matrix, whatever they hold."""
-    kind = rows.dtype
-    if kind.kind == "f" and kind.itemsize <= 4:
-        wanted: Any = np.float32
-    else:
-        wanted = np.float64
     # Kernels take writable rows as they are, and copy others, block by block, as float64.
-    return np.require(rows, wanted, ["C", "W"])
+    return np.require(rows, _kind_for(rows), ["C", "W"])
+
+
+def _kind_for(rows: Matrix) -> Any:
+    return np.float32 if rows.dtype.kind == "f" and rows.dtype.itemsize <= 4 else np.float64
+
+
+def reader(source: Source) -> Callable[[int], Matrix]:
+    """A function that reads a part as `converted` gives it, in one of two places in turns.
+
+    So a result is good until the next but one is asked for. New memory for each part would cost
+    more than reading it: all of it is cleared, page by page.
+    """
+    rooms = [np.empty((0, source.width))] * 2
+
+    def read(part: int) -> Matrix:
+        rows, filled = source.parts[part].rows, 0
+        rooms.reverse()
+        for block in source.blocks(part):
+            kind = _kind_for(block)
+            if len(block) == rows and block.dtype == kind:
+                return converted(block)
+            if len(rooms[0]) < rows or rooms[0].dtype != kind:
+                rooms[0] = np.empty((rows, source.width), kind)
+            rooms[0][filled : filled + len(block)] = block
+            filled += len(block)
+        return rooms[0][:rows]
+
+    return read
 
 
 def checked(source: Source, part: int) -> Matrix:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ import numpy as np
 
 from outscope._types import IntArray, Matrix
 from outscope.errors import InputError, require
-from outscope.io.listing import files_of, split
-from outscope.io.parts import Part, RowError, Source, cut, hash_of
+from outscope.io.listing import files_of, is_pattern, split
+from outscope.io.parts import Part, RowError, Source, Table, cut, hash_of
 from outscope.io.streams import Stream
 from outscope.io.vectors import matrix_of, vector_column, width_of
 
@@ -21,30 +21,6 @@ KINDS = (".npy", ".parquet")
 # Rows decoded at a time where a piece of a table is larger than a part.
 ROWS_AT_A_TIME = 16_384
 BUFFER_BYTES = 1 << 20
-
-
-class Table(ABC):
-    """One table of a source."""
-
-    name: str
-    width: int
-    pieces: list[int]  # rows of each piece it is stored in
-    in_memory: bool = False
-
-    @abstractmethod
-    def read(self, start: int, rows: int) -> Matrix:
-        """Consecutive rows; a `RowError` counts rows from the table's first."""
-
-    def take(self, start: int, rows: int, chosen: IntArray) -> Matrix:
-        """Some of these consecutive rows."""
-        return self.read(start, rows)[chosen]
-
-    @abstractmethod
-    def state(self) -> str:
-        """Changes when the content may have changed."""
-
-    def check(self) -> None:  # noqa: B027 (nothing can change under a table in memory)
-        """Refuse a table that is no longer what it was when it was opened."""
 
 
 class TableSource(Source):
@@ -70,16 +46,25 @@ class TableSource(Source):
 
     def read(self, part: int) -> Matrix:
         """The rows of one part; quick if the part before it was read last."""
-        return self._of_table(part, lambda table, start, rows: table.read(start, rows))
+        with self._reading(part) as table:
+            return table.read(*self.parts[part][1:])
+
+    def blocks(self, part: int) -> Iterator[Matrix]:
+        """The same rows in blocks, as they are read."""
+        with self._reading(part) as table:
+            yield from table.blocks(*self.parts[part][1:])
 
     def _take(self, part: int, chosen: IntArray) -> Matrix:
-        return self._of_table(part, lambda table, start, rows: table.take(start, rows, chosen))
+        with self._reading(part) as table:
+            return table.take(*self.parts[part][1:], chosen)
 
-    def _of_table(self, part: int, work: Callable[[Table, int, int], Matrix]) -> Matrix:
-        table, (name, start, rows) = self._tables[part], self.parts[part]
+    @contextmanager
+    def _reading(self, part: int) -> Iterator[Table]:
+        """The table of a part; errors say where it is, and that it changed if it did."""
+        table, (name, start, _) = self._tables[part], self.parts[part]
         table.check()
         try:
-            found = work(table, start, rows)
+            yield table
         except RowError as error:
             table.check()
             raise InputError(f"{self.place(part, error.row - start)}: {error.words}") from error
@@ -89,7 +74,6 @@ class TableSource(Source):
             table.check()
             raise InputError(f"{name} cannot be read (block {part + 1:,}): {error}") from error
         table.check()
-        return found
 
     def fingerprint(self) -> str:
         """Of each file its name, size and time; of a table in memory a few rows."""
@@ -151,6 +135,12 @@ class NpyFile(_File):
         count = rows * self.width
         return np.fromfile(self.path, self._dtype, count, offset=offset).reshape(rows, self.width)
 
+    def blocks(self, start: int, rows: int) -> Iterator[Matrix]:
+        """The same rows in blocks of one megabyte or two, whose memory is used again."""
+        step = max(1, BUFFER_BYTES // (self.width * self._dtype.itemsize))
+        for first in range(start, start + rows, step):
+            yield self.read(first, min(step, start + rows - first))
+
     def take(self, start: int, rows: int, chosen: IntArray) -> Matrix:
         """Only the chosen rows are read from disk."""
         return np.array(np.load(self.path, mmap_mode="r")[start + chosen])
@@ -166,9 +156,6 @@ class _ParquetGroups:
         self._edges = np.concatenate([[0], np.cumsum(self.sizes)]).tolist()
         self._running: tuple[int, Stream] | None = None
         self.width = width_of(self._first(file))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_running": None}
 
     def _first(self, file: Any) -> Any:
         """The first rows of the column, maybe none."""
@@ -305,18 +292,13 @@ class _Fragment(Table):
 class ArrowTable(Table):
     """A column of vectors of a table that gives Arrow tables by range of rows."""
 
+    in_memory = True
+
     def __init__(
-        self,
-        part: Callable[[int, int], Any],
-        rows: int,
-        column: str,
-        name: str,
-        told: str = "",
-        *,
-        in_memory: bool = True,
+        self, part: Callable[[int, int], Any], rows: int, column: str, name: str, told: str = ""
     ) -> None:
         self._part, self._column, self._told = part, column, told
-        self.name, self.pieces, self.in_memory = name, [rows], in_memory
+        self.name, self.pieces = name, [rows]
         self.width = (width_of(part(0, 1).column(column)) if rows else 0) or 0
         if rows and not self.width:
             raise InputError(f"{name}, row 1: the vector in {column} is missing or empty")
@@ -338,7 +320,7 @@ class ArrowTable(Table):
 def of_files(source: str, column: str | None) -> TableSource:
     """The rows of a file, of a folder's files or of those that a pattern finds."""
     place, named = split(source)
-    if not Path(place).exists() and place == source and not any(mark in place for mark in "*?["):
+    if not Path(place).exists() and not is_pattern(place):
         raise InputError(f"{place} does not exist; give {' or '.join(KINDS)} files or their folder")
     files = files_of(place, KINDS)
     kinds = {path.suffix.lower() for path in files}
@@ -381,8 +363,8 @@ def of_huggingface(dataset: Any, column: str | None) -> TableSource:
     name = "the dataset"
     column = vector_column(dataset.features.arrow_schema, name, column)
     part = partial(_some, dataset.with_format("arrow", columns=[column]))
-    told, files = dataset._fingerprint, dataset.cache_files
-    table = ArrowTable(part, len(dataset), column, name, told, in_memory=not files)
+    table = ArrowTable(part, len(dataset), column, name, dataset._fingerprint)
+    table.in_memory = not dataset.cache_files
     return TableSource([table], name)
 
 

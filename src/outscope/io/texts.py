@@ -7,19 +7,21 @@ import io
 import json
 import logging
 import sys
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from outscope.errors import InputError, require
+from outscope.io.listing import files_of, is_several, split
 
 logger = logging.getLogger("outscope")
 
 KINDS = ".txt (one text per line), .csv, .tsv, .jsonl or .parquet"
 LINES, TABLES = (".txt",), (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 ARRAYS, PACKED = (".npy", ".npz"), (".gz", ".bz2", ".xz", ".zst", ".zip")
-STDIN = "-"
+TEXTS, STDIN = (*LINES, *TABLES), "-"
 MARKS, SAMPLED_ROWS, SAMPLED = ",;\t|", 50, 1 << 20
 
 
@@ -29,17 +31,25 @@ class Texts(NamedTuple):
     texts: list[str]
     labels: list[str] | None = None
     columns: dict[str, list[Any]] = {}
-    lines: Sequence[int] = ()  # of the file, where each text starts; none for parquet
+    lines: Sequence[int | str] = ()  # where each text starts in its file; none for parquet
+    named: str | None = None  # the column of texts
 
 
-def place(lines: Sequence[int], i: int) -> str:
+def place(lines: Sequence[int | str], i: int) -> str:
     """Where the i-th text is, as seen by someone who opens the file."""
-    return f"line {lines[i]}" if lines else f"row {i + 1}"
+    if not lines:
+        return f"row {i + 1}"
+    found = lines[i]
+    return found if isinstance(found, str) else f"line {found}"
 
 
 def holds_texts(source: str) -> bool:
     """Whether a source holds texts (not embeddings), by its extension and columns."""
-    path, column = _split(source)
+    files, column = _files(source, (*TEXTS, *ARRAYS))
+    path, kinds = files[0], {file.suffix.lower() for file in files}
+    if kinds & {*ARRAYS} and kinds - {*ARRAYS}:
+        told = " and ".join(sorted(kinds))
+        raise InputError(f"{source} holds {told} files; give a pattern for one kind")
     suffix = path.suffix.lower()
     if suffix != ".parquet" or not path.is_file():
         return suffix not in (*ARRAYS, ".parquet")
@@ -51,17 +61,14 @@ def holds_texts(source: str) -> bool:
     ) and not any(types.is_list(f.type) or types.is_fixed_size_list(f.type) for f in looked_at)
 
 
-def _split(source: str) -> tuple[Path, str | None]:
-    path = Path(source)
-    if not path.exists() and ":" in source:
-        head, column = source.rsplit(":", 1)
-        return Path(head), column
-    return path, None
+def _files(source: str, kinds: Sequence[str]) -> tuple[list[Path], str | None]:
+    place, column = split(source)
+    return files_of(place, kinds) if is_several(source) else [Path(place)], column
 
 
 def has_columns(source: str) -> bool:
-    """Whether a source is a table."""
-    return source != STDIN and _split(source)[0].suffix.lower() in TABLES
+    """Whether a source is a table, or several."""
+    return source != STDIN and _files(source, (*TEXTS, *ARRAYS))[0][0].suffix.lower() in TABLES
 
 
 def read_texts(
@@ -73,19 +80,59 @@ def read_texts(
 ) -> Texts:
     """Texts of a file or, for "-", of standard input, one text per line.
 
+    Those of the files of a folder, or of files that a pattern finds, are joined in order of name.
     The text column is "text" unless named; labels, if wanted, come from the named column or from
     one called "label".
     """
-    named = text_column or label_column
     if source == STDIN:
-        if named:
+        if text_column or label_column:
             raise InputError("standard input has no columns, only lines; give a file with columns")
         return _of_stdin()
-    path, column = _split(source)
+    files, column = _files(source, TEXTS)
+    found = [_of_file(file, column or text_column, label_column, labels) for file in files]
+    return _joined(files, found) if is_several(source) else found[0]
+
+
+def _joined(files: list[Path], found: list[Texts]) -> Texts:
+    """The texts of several files with the same columns as those of one."""
+    first = found[0]
+    for file, other in zip(files, found, strict=True):
+        if (other.named, {*other.columns}) != (first.named, {*first.columns}):
+            has, had = (", ".join(filter(None, (t.named, *t.columns))) for t in (other, first))
+            raise InputError(
+                f"{file} has {has or 'lines without columns'}, but {files[0]} has "
+                f"{had or 'lines without columns'}; give files with the same columns"
+            )
+    return Texts(
+        [text for one in found for text in one.texts],
+        None if first.labels is None else [y for one in found for y in one.labels or ()],
+        {name: [v for one in found for v in one.columns[name]] for name in first.columns},
+        _Places(files, found),
+        first.named,
+    )
+
+
+class _Places(Sequence[int | str]):
+    """Where each of the texts of several files is."""
+
+    def __init__(self, files: list[Path], found: list[Texts]) -> None:
+        self._files, self._lines = files, [one.lines for one in found]
+        self._ends = list(accumulate(len(one.texts) for one in found))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, i: Any) -> Any:
+        file = bisect_right(self._ends, i)
+        within = i - (self._ends[file - 1] if file else 0)
+        return f"{self._files[file]}, {place(self._lines[file], within)}"
+
+
+def _of_file(path: Path, column: str | None, label: str | None, labels: bool) -> Texts:
     suffix = _checked_suffix(path)
     if suffix in TABLES:
-        return _of_table(path, suffix, column or text_column, label_column, labels)
-    if column or named:
+        return _of_table(path, suffix, column, label, labels)
+    if column or label:
         raise InputError(f"{path} has no columns, only lines; give a .csv, .tsv or .jsonl file")
     if suffix not in LINES:
         logger.warning("%s is read as one text per line; name it .csv or .jsonl if it is", path)
@@ -113,7 +160,8 @@ def _of_table(path: Path, suffix: str, text: str | None, label: str | None, labe
     if label is not None:
         label = _column(path, list(columns), label, "label", "--label-column")
         given = _checked(path, label, columns[label], lines, label=True)
-    return Texts(texts, given, {n: v for n, v in columns.items() if n != text}, lines)
+    others = {n: v for n, v in columns.items() if n != text}
+    return Texts(texts, given, others, lines, text)
 
 
 def _of_lines(found: list[str], source: str) -> Texts:
@@ -129,8 +177,6 @@ def _checked_suffix(path: Path) -> str:
             f"{path} does not exist; give texts, as {KINDS}, or embeddings, as .npy, .npz or "
             ".parquet"
         )
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; give a {KINDS} file")
     if suffix in PACKED:
         raise InputError(
             f"{path} is compressed; unpack it first (as with gunzip), or unpack it into a pipe and "

@@ -61,9 +61,9 @@ class _LookAtPart:
     normalize: bool
     view: Callable[[Matrix], Matrix]
 
-    def __call__(self, source: Source, part: int, told: Any) -> list[Look | None]:
+    def __call__(self, source: Source, number: int, told: Any) -> list[Look | None]:
         first, member, left_out = told
-        seen = Rows(source, normalize=self.normalize, view=self.view, kept=False).part(part)
+        seen = Rows(source, normalize=self.normalize, view=self.view, kept=False).part(number)
         numbers = np.arange(first, first + len(seen))
         with one_thread_each():
             return look_at_part(self.codings, seen, numbers, 1, member, left_out)

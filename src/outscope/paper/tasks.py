@@ -25,6 +25,8 @@ PUBLISHED_COUNTS = {
     "clinc150": (15000, 3100, 5500),
     "ag_news": (112800, 7200, 7600),
 }
+# Of the training file, where there is no validation file.
+VALIDATION_SHARE = {"banking77": 0.1, "ag_news": 0.06}
 OOS = "oos"
 # If a split of AG News comes from several collections, use the balanced one.
 AG_SOURCE = "jatin20k"
@@ -74,15 +76,34 @@ def load_task(task: Task, data: Path | None) -> TaskData:
         raise InputError(f"{task.dataset} has no ratio {task.ratio}; choose one of {known}")
     train, validation, test = _splits(task.dataset, task.seed, data)
     counts = (len(train.texts), len(validation.texts), len(test.texts))
-    classes = np.unique(train.labels)
-    chosen = classes
-    if task.ratio < 100:
-        size = round(task.ratio / 100 * len(classes))
-        chosen = np.random.default_rng(task.seed).choice(classes, size, replace=False)
+    chosen = classes_in_scope(train.labels, task.ratio, task.seed)
     parts = [_part(table, chosen) for table in (train, validation, test)]
-    inside = ~parts[0].is_ood
-    fitted = _Table(train.texts[inside], train.labels[inside])
+    fitted = _rows(train, ~parts[0].is_ood)
     return TaskData(_part(fitted, chosen), parts[1], parts[2], counts)
+
+
+def classes_in_scope(
+    labels: np.ndarray[Any, Any], percent: float, seed: int
+) -> np.ndarray[Any, Any]:
+    """A draw of so many percent of the classes; all of them for 100."""
+    classes = np.unique(labels)
+    if percent >= 100:
+        return classes
+    size = round(percent / 100 * len(classes))
+    return np.random.default_rng(seed).choice(classes, size, replace=False)
+
+
+def cut(labels: np.ndarray[Any, Any], share: float, seed: int) -> list[np.ndarray[Any, Any]]:
+    """Indices of the rest and of a share of the rows, drawn class by class."""
+    return train_test_split(
+        np.arange(len(labels)), test_size=share, random_state=seed, stratify=labels
+    )
+
+
+def pooled_split(labels: np.ndarray[Any, Any], seed: int) -> list[np.ndarray[Any, Any]]:
+    """Indices of training, validation and test rows of a dataset that comes in one piece."""
+    train, rest = cut(labels, 0.2, seed)
+    return [train, *(rest[part] for part in cut(labels[rest], 0.5, seed))]
 
 
 def _part(table: _Table, chosen: np.ndarray[Any, Any]) -> Part:
@@ -98,22 +119,19 @@ def _splits(dataset: str, seed: int, data: Path | None) -> tuple[_Table, _Table,
             for split in ("train", "val", "test")
         )  # type: ignore[return-value]
     if dataset == "20newsgroups":
-        everything = _joined([_read(dataset, split, data) for split in ("train", "test")])
-        train, rest = _cut(everything, 0.2, seed)
-        return train, *_cut(rest, 0.5, seed)
-    share = 0.1 if dataset == "banking77" else 0.06
-    return *_cut(_read(dataset, "train", data), share, seed), _read(dataset, "test", data)
+        whole = _joined([_read(dataset, split, data) for split in ("train", "test")])
+        return tuple(_rows(whole, part) for part in pooled_split(whole.labels, seed))  # type: ignore[return-value]
+    given = _read(dataset, "train", data)
+    train, validation = cut(given.labels, VALIDATION_SHARE[dataset], seed)
+    return _rows(given, train), _rows(given, validation), _read(dataset, "test", data)
 
 
 def _joined(tables: list[_Table]) -> _Table:
     return _Table(*(np.concatenate(column) for column in zip(*tables, strict=True)))
 
 
-def _cut(table: _Table, share: float, seed: int) -> tuple[_Table, _Table]:
-    first, second = train_test_split(
-        np.arange(len(table.labels)), test_size=share, random_state=seed, stratify=table.labels
-    )
-    return tuple(_Table(table.texts[i], table.labels[i]) for i in (first, second))  # type: ignore[return-value]
+def _rows(table: _Table, chosen: np.ndarray[Any, Any]) -> _Table:
+    return _Table(table.texts[chosen], table.labels[chosen])
 
 
 @lru_cache
