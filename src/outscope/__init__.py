@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         NoPromiseWarning,
         OutscopeError,
     )
+    from outscope.io.sources import distributed
     from outscope.learning.dictionary import NNKMeans
     from outscope.loading import load
     from outscope.text.encoders import make_encoder
@@ -64,6 +65,7 @@ __all__ = [
     "Promise",
     "TextDetector",
     "Verdict",
+    "distributed",
     "load",
     "make_detector",
     "make_encoder",
@@ -80,6 +82,7 @@ _HOMES = {
     "detectors.methods": "make_detector",
     "detectors.nnk": "NNKDetector",
     "errors": "InputError MissingExtraError ModelFileError NoPromiseWarning OutscopeError",
+    "io.sources": "distributed",
     "learning.dictionary": "NNKMeans",
     "loading": "load",
     "text.encoders": "make_encoder",

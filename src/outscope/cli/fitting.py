@@ -14,7 +14,9 @@ from outscope.cli.reading import (
     Items,
     about,
     check_target,
+    cluster_argument,
     column_arguments,
+    on_cluster,
     read_items,
     rows_for,
 )
@@ -62,6 +64,7 @@ def fit_arguments(fit: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="with --rows all: where a killed fit resumes from (default: OUT.checkpoint)",
     )
+    cluster_argument(large)
     fit.add_argument(
         "--set",
         action="append",
@@ -130,7 +133,8 @@ def fit(options: Any) -> None:
     title, total = f"fitting {options.method} on {len(items):,} {items.noun}", None
     if items.texts is None and options.rows == "all" and hasattr(detector, "n_epochs"):
         total = len(items) * detector.n_epochs
-    with progress(title, total) as advance:
+    with on_cluster(options, items) as away, progress(title, total) as advance:
+        items = items if away is None else replace(items, rows=away)
         with about(options.items, options.labels):
             if items.texts is not None:
                 model.fit(items.texts, items.labels, advance=advance)
@@ -206,6 +210,8 @@ def _detector(options: Any) -> Any:
     from outscope.detectors.methods import make_detector
 
     settings = settings_of(options.set)
+    if options.cluster is not None and options.rows != "all":
+        raise InputError("--cluster is for --rows all; a sample is learned from on this machine")
     if not 0 < options.fpr < 0.5:
         raise InputError(f"--fpr {options.fpr}: expected a rate between 0 and 0.5")
     if not 0 <= options.seed < 2**32:

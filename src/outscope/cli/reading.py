@@ -91,6 +91,31 @@ def _is_large(source: str) -> bool:
     )
 
 
+def cluster_argument(command: Any) -> None:
+    """The option that names a cluster."""
+    command.add_argument(
+        "--cluster",
+        metavar="ADDRESS",
+        help="work on the parts of FILE on a Dask cluster, such as tcp://host:8786, or local: a "
+        "worker process for each core (embeddings)",
+    )
+
+
+@contextmanager
+def on_cluster(options: Any, items: Items) -> Iterator[Source | None]:
+    """The rows of FILE as the workers of the cluster see them; None if no cluster is named."""
+    if options.cluster is None:
+        yield None
+        return
+    if items.texts is not None:
+        raise InputError(f"--cluster is for embeddings, and {options.items} holds texts")
+    from outscope.io.cluster import connected
+    from outscope.io.sources import distributed
+
+    with connected(options.cluster) as client:
+        yield distributed(options.items, client)
+
+
 def rows_at(items: Items, places: list[int]) -> Matrix | None:
     """The rows at some places, in this order; None for texts."""
     import numpy as np

@@ -11,7 +11,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from outscope.cli.reading import ITEMS, Items, about, column_arguments, read_items, rows_for
+from outscope.cli.reading import (
+    ITEMS,
+    Items,
+    about,
+    cluster_argument,
+    column_arguments,
+    on_cluster,
+    read_items,
+    rows_for,
+)
 from outscope.cli.show import TABLE_ROWS, progress, say, table
 from outscope.cli.streaming import score_source
 from outscope.errors import InputError
@@ -43,6 +52,7 @@ def score_arguments(score: argparse.ArgumentParser) -> None:
     )
     score.add_argument("--fpr", type=float, help="move the threshold for this run")
     score.add_argument("--no-cache", action="store_true", help="do not use the embedding cache")
+    cluster_argument(score)
 
 
 def eval_arguments(evaluate: argparse.ArgumentParser) -> None:
@@ -71,7 +81,8 @@ def score(options: Any) -> None:
         _score_stream(model, options)
         return
     items = read_items(options.items, options)
-    if to_folder or isinstance(items.rows, Source) or _is_streamed(items, options.items):
+    far = options.cluster is not None or isinstance(items.rows, Source)
+    if to_folder or far or _is_streamed(items, options.items):
         _score_source(model, items, options, to_folder)
     else:
         _score_items(model, items, options)
@@ -90,12 +101,15 @@ def _score_source(model: Any, items: Items, options: Any, to_folder: bool) -> No
     from outscope.io.sources import Source, as_source
     from outscope.text.pipeline import TextDetector
 
-    if items.texts is not None:
+    if items.texts is not None and to_folder:
         raise InputError(f"--out {options.out}: results of texts go to one file; name it")
     if isinstance(model, TextDetector):
         rows_for(model, items, options.items)  # says what it takes
-    source: Any = items.rows if isinstance(items.rows, Source) else as_source(options.items)
-    score_source(model, source, options, to_folder=to_folder)
+    with on_cluster(options, items) as away:
+        source: Any = away or items.rows
+        if not isinstance(source, Source):
+            source = as_source(options.items)
+        score_source(model, source, options, to_folder=to_folder)
 
 
 def _score_items(model: Any, items: Items, options: Any) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outscope.cli.reading import about
 from outscope.cli.show import TABLE_ROWS, progress, say, table
+from outscope.errors import InputError
 
 if TYPE_CHECKING:  # numpy takes a while
+    from outscope.io.cluster import ClusterSource
+    from outscope.io.partitions import Partitions
     from outscope.io.sources import Source
 
 
@@ -31,22 +35,75 @@ def _judged(
     model: Any, source: Source, options: Any, chosen: Sequence[int]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Parts and their result columns, with a bar for those chosen."""
-    import numpy as np
-
-    firsts = [0, *accumulate(part.rows for part in source.parts)]
-    total = sum(source.parts[part].rows for part in chosen)
-    with progress(f"scoring {total:,} rows", total) as advance, about(options.items):
+    firsts = _firsts(source)
+    with _scoring(source, options, chosen) as advance:
         for part, scores in zip(chosen, model.score_parts(source, chosen), strict=True):
-            decision = model.decide(scores)
-            rows = np.arange(firsts[part] + 1, firsts[part + 1] + 1)
-            columns = {"row": rows, "ood_score": scores, "is_ood": decision.is_ood}
-            if decision.p_value is not None:
-                columns["p_value"] = decision.p_value
-            yield part, columns
+            yield part, _columns(model, scores, firsts[part])
             advance(len(scores))
 
 
+@contextmanager
+def _scoring(
+    source: Source, options: Any, chosen: Sequence[int]
+) -> Iterator[Callable[[int], None]]:
+    total = sum(source.parts[part].rows for part in chosen)
+    with progress(f"scoring {total:,} rows", total) as advance, about(options.items):
+        yield advance
+
+
+def _firsts(source: Source) -> list[int]:
+    """For each part, the number of rows before it."""
+    return [0, *accumulate(part.rows for part in source.parts)]
+
+
+def _columns(model: Any, scores: Any, first: int) -> dict[str, Any]:
+    import numpy as np
+
+    decision = model.decide(scores)
+    rows = np.arange(first + 1, first + len(scores) + 1)
+    columns = {"row": rows, "ood_score": scores, "is_ood": decision.is_ood}
+    if decision.p_value is not None:
+        columns["p_value"] = decision.p_value
+    return columns
+
+
+class _ScoreAndWrite:
+    """What a worker of a cluster does with a part: only a number comes back."""
+
+    def __init__(self, model: Any, goal: Partitions) -> None:
+        self._model, self._goal = model, goal
+
+    def __call__(self, source: Source, number: int, told: tuple[int, int]) -> int:
+        part, first = told
+        (scores,) = self._model.score_parts(source, [number])
+        columns = _columns(self._model, scores, first)
+        self._goal.write(part, columns)
+        return int(columns["is_ood"].sum())
+
+
+def _written_away(
+    model: Any, source: ClusterSource, options: Any, goal: Partitions, chosen: Sequence[int]
+) -> int:
+    """Have every part scored and written by the worker that reads it."""
+    from outscope.detectors.away import for_workers
+
+    firsts, strange = _firsts(source), 0
+    work = _ScoreAndWrite(for_workers(model), goal)
+    with _scoring(source, options, chosen) as advance:
+        counts = source.each(work, chosen, lambda part: (part, firsts[part]))
+        for part, count in zip(chosen, counts, strict=True):
+            strange += count
+            advance(source.parts[part].rows)
+    if absent := goal.missing():
+        raise InputError(
+            f"{goal.path(absent[0])} was written by a worker, and is not here; --out must be a "
+            "folder that all workers share"
+        )
+    return strange
+
+
 def _to_folder(model: Any, source: Source, options: Any) -> int:
+    from outscope.io.cluster import ClusterSource
     from outscope.io.models import read_manifest
     from outscope.io.partitions import Partitions
 
@@ -55,15 +112,18 @@ def _to_folder(model: Any, source: Source, options: Any) -> int:
         "model": read_manifest(options.model)["checksum"],
         "threshold": model.threshold_,
     }
-    goal = Partitions(options.out, told, [part.rows for part in source.parts])
+    goal = Partitions(options.out.absolute(), told, [part.rows for part in source.parts])
     missing = goal.missing()
     there = sorted({*range(len(source.parts))} - {*missing})
     if there:
         say(f"{len(there):,} of {len(source.parts):,} parts were already there")
     strange = sum(int(goal.column(part, "is_ood").sum()) for part in there)
-    for part, columns in _judged(model, source, options, missing):
-        goal.write(part, columns)
-        strange += int(columns["is_ood"].sum())
+    if isinstance(source, ClusterSource):
+        strange += _written_away(model, source, options, goal, missing)
+    else:
+        for part, columns in _judged(model, source, options, missing):
+            goal.write(part, columns)
+            strange += int(columns["is_ood"].sum())
     say(f"wrote {options.out}: {len(source.parts):,} parts")
     return strange
 

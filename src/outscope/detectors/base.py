@@ -27,6 +27,7 @@ from outscope.decisions.threshold import (
     estimated_cut,
     quantile_threshold,
 )
+from outscope.detectors.away import Scores, for_workers
 from outscope.detectors.sampling import Training, rows_to_learn
 from outscope.detectors.thresholded import (
     ESTIMATE,
@@ -40,6 +41,7 @@ from outscope.engine.kernels.blas import one_thread_each
 from outscope.engine.kernels.parallel import ahead
 from outscope.errors import InputError
 from outscope.io import models, schema
+from outscope.io.cluster import ClusterSource
 from outscope.io.sources import Source, as_source, fingerprint, reader, refuse_bad_rows
 from outscope.learning.checkpoint import Checkpoint
 
@@ -255,6 +257,9 @@ class Detector(Sized, OutlierMixin, Thresholded):
         """Scores of every part of a source, or of the chosen ones; the next part is read ahead."""
         check_is_fitted(self, "offset_")
         check_width(self, source.width)
+        if isinstance(source, ClusterSource):
+            yield from source.each(Scores(for_workers(self)), chosen)
+            return
         parts = range(len(source.parts)) if chosen is None else chosen
         blocks = ahead(reader(source), parts)
         for part in parts:

@@ -17,9 +17,11 @@ from outscope.detectors.explanation import Evidence, Explanation
 from outscope.detectors.gain import error_curve
 from outscope.detectors.sampling import Training
 from outscope.io import schema
+from outscope.io.cluster import ClusterSource
 from outscope.io.sources import Source
 from outscope.learning.bits import BITS
 from outscope.learning.dictionary import RULES, NNKMeans, learnable
+from outscope.learning.distributed import passes_over
 from outscope.learning.geometry import ONE_CLASS, mean_of, measure_geometry, measure_grouping
 from outscope.learning.loop import Learned, Learner, learn
 from outscope.learning.plan import Plan, make_plan, plan_view
@@ -173,10 +175,11 @@ class DictionaryDetector(Detector):
 
     def _as_seen(self, X: Matrix | Source, *, kept: bool | None = None) -> Rows:
         """Rows through the planned view."""
-        # It travels to other processes, without the detector.
-        view = None if self._view.plain else partial(self._view, n_jobs=self.n_jobs)
+        # It travels to other processes, where every core has a task of its own.
+        jobs = 1 if isinstance(X, ClusterSource) else self.n_jobs
+        view = None if self._view.plain else partial(self._view, n_jobs=jobs)
         unit = self.normalize and self._view.plain
-        return Rows(X, normalize=unit, view=view, kept=kept, n_jobs=self.n_jobs)
+        return Rows(X, normalize=unit, view=view, kept=kept, n_jobs=jobs)
 
     def _learn_all(
         self,
@@ -207,6 +210,7 @@ class DictionaryDetector(Detector):
             sample=rows,
             sample_member=member,
             left_out=training.left_out,
+            passes=passes_over(training.source, self.n_jobs),
             start=start,
             on_epoch=on_epoch,
             advance=training.advance or (lambda rows: None),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from outscope._types import IntArray, Matrix
+from outscope.errors import InputError
 
 # Rows of a part, at most. Sums are taken part by part, so the parts decide the last bits of a fit.
 PART_ROWS = 32_768
@@ -27,6 +28,8 @@ class Source(ABC):
 
     width: int
     parts: Sequence[Part]
+    # Whether its rows are in the memory of this process. If not, it is pickled as where they are.
+    in_memory: bool = False
 
     @abstractmethod
     def read(self, part: int) -> Matrix:
@@ -60,8 +63,39 @@ class Source(ABC):
 
     def place(self, part: int, row: int) -> str:
         """Where a row of a part is, counting from 1, for messages."""
-        name, start, _ = self.parts[part]
-        return f"{name}, row {start + row + 1:,} (block {part + 1:,})"
+        return _place(self.parts[part], part, row)
+
+
+def _place(where: Part, part: int, row: int) -> str:
+    return f"{where.name}, row {where.start + row + 1:,} (block {part + 1:,})"
+
+
+class Table(ABC):
+    """One table of a source."""
+
+    name: str
+    width: int
+    pieces: list[int]  # rows of each piece it is stored in
+    in_memory: bool = False
+
+    @abstractmethod
+    def read(self, start: int, rows: int) -> Matrix:
+        """Consecutive rows; a `RowError` counts rows from the table's first."""
+
+    def blocks(self, start: int, rows: int) -> Iterator[Matrix]:
+        """The same rows in blocks, as they are read."""
+        yield self.read(start, rows)
+
+    def take(self, start: int, rows: int, chosen: IntArray) -> Matrix:
+        """Some of these consecutive rows."""
+        return self.read(start, rows)[chosen]
+
+    @abstractmethod
+    def state(self) -> str:
+        """Changes when the content may have changed."""
+
+    def check(self) -> None:  # noqa: B027 (nothing can change under a table in memory)
+        """Refuse a table that is no longer what it was when it was opened."""
 
 
 class RowError(Exception):
@@ -78,6 +112,17 @@ class ArraySource(Source):
     def __init__(self, X: Matrix, name: str = "X") -> None:
         self._X, self.width = X, int(X.shape[1])
         self.parts = parts_of(name, len(X))
+        self.in_memory = _place_in_file(X) is None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # numpy would pickle the rows of a mapped file.
+        return {**self.__dict__, "_X": self._X if self.in_memory else _place_in_file(self._X)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if not self.in_memory:
+            name, kind, offset, shape = state["_X"]
+            self._X = np.memmap(name, kind, "r", offset, shape)
 
     def read(self, part: int) -> Matrix:
         """A view of the rows of one part."""
@@ -92,6 +137,46 @@ class ArraySource(Source):
         """The shape and a few rows."""
         some = np.ascontiguousarray(self._X[:: max(1, len(self._X) // 16)])
         return f"{self._X.shape} {self._X.dtype} {hash_of(some)}"
+
+
+class Block(Source):
+    """One part of a source, as a source of its own; `number` is that of the part among all."""
+
+    def __init__(self, number: int, where: Part, width: int, rows: Callable[[], Matrix]) -> None:
+        self.parts, self.width, self._number, self._rows = [where], width, number, rows
+
+    def read(self, part: int) -> Matrix:
+        """Its rows, which must be as many as were counted."""
+        try:
+            found = self._rows()
+        except RowError as error:
+            raise InputError(f"{self.place(part, error.row)}: {error.words}") from error
+        if found.shape != (self.parts[0].rows, self.width):
+            raise InputError(
+                f"{self.place(part, 0)}: {len(found):,} rows of {found.shape[1]} numbers, and "
+                f"{self.parts[0].rows:,} of {self.width} the first time; its rows must not change"
+            )
+        return found
+
+    def place(self, part: int, row: int) -> str:
+        """Where a row is in the whole source."""
+        return _place(self.parts[part], self._number, row)
+
+    def fingerprint(self) -> str:
+        """A few rows."""
+        return ArraySource(self._rows()).fingerprint()
+
+
+def _place_in_file(X: Matrix) -> tuple[Any, ...] | None:
+    """File, type, offset and shape of mapped rows that others can map too."""
+    if not isinstance(X, np.memmap) or not X.filename or X.mode == "c" or not X.flags.c_contiguous:
+        return None
+    first: Any = X
+    while isinstance(first.base, np.memmap):
+        first = first.base
+    # A slice keeps the offset of what it was cut from.
+    offset = first.offset + X.ctypes.data - first.ctypes.data
+    return X.filename, X.dtype, offset, X.shape
 
 
 def parts_of(name: str, rows: int) -> list[Part]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ __all__ = [
     "as_source",
     "checked",
     "converted",
+    "distributed",
     "fingerprint",
     "hash_of",
     "parts_of",
@@ -42,9 +44,14 @@ def as_source(X: Any, column: str | None = None) -> Source | None:
     """What can be read part by part, or None for what is an array, a frame or a list.
 
     A source is a file (.npy or .parquet), a folder or pattern of such files, a `np.memmap`, a
-    pyarrow `Table` or `Dataset`, a Hugging Face `Dataset`, or a function that starts an iterator of
-    matrices. `column` names the column of vectors where there are several.
+    pyarrow `Table` or `Dataset`, a Hugging Face `Dataset`, a Dask collection of blocks, or a
+    function that starts an iterator of matrices. `column` names the column of vectors where there
+    are several.
     """
+    if _is_of_dask(X):
+        from outscope.io import cluster
+
+        return cluster.on_workers(X, column)
     if type(X) is np.ndarray or isinstance(X, (list, tuple)):
         return None
     if isinstance(X, Source):
@@ -69,6 +76,39 @@ def _of_map(X: Any) -> Source | None:
     if X.ndim != 2 or not X.size or X.dtype.kind not in "fiub":
         return None  # refused like any other array
     return ArraySource(X)
+
+
+def _is_of_dask(X: Any) -> bool:
+    one = X[0] if isinstance(X, (list, tuple)) and X else X
+    return type(one).__module__.startswith("dask.")
+
+
+def distributed(X: Any, client: Any = None, column: str | None = None) -> Source:
+    """The rows of X, to be read, learned from and scored by the workers of a Dask cluster.
+
+    X is a Dask collection, or anything that is read part by part: see `outscope.io.sources`; files
+    must have the same name on every worker. `client` is by default that of this process.
+
+    fit(distributed("vectors/"), rows="all") gives the same atoms as fit("vectors/", rows="all").
+    """
+    from outscope.io import cluster
+
+    client = cluster.active_client() if client is None else client
+    if client is None:
+        raise InputError("there is no Dask client; make one first: distributed.Client(address)")
+    if isinstance(X, (str, Path)):
+        X = os.path.abspath(X)  # noqa: PTH100 (workers may have been started anywhere)
+    with client.as_current():
+        source = as_source(X, column)
+    if source is None:
+        X = np.asarray(X)
+        if X.ndim != 2 or not X.size or X.dtype.kind not in "fiub":
+            raise InputError(f"X has shape {X.shape} and holds {X.dtype}; expected a matrix")
+        source = ArraySource(X)
+    if not isinstance(source, cluster.ClusterSource):
+        cluster.check_workers(client)
+        source = cluster.ClusterSource(source, client)
+    return source
 
 
 def _of_library(X: Any, column: str | None) -> Source | None:

@@ -24,6 +24,9 @@ class Stream:
         self._lock = threading.Lock()
         self._restart()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Stream, (self._start,)  # another process starts its own iterator
+
     def _restart(self) -> None:
         self._blocks: Iterator[Matrix] | None = None
         self._rest: Matrix | None = None

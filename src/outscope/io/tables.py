@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from outscope._types import IntArray, Matrix
 from outscope.errors import InputError, require
 from outscope.io.listing import files_of, is_pattern, split
-from outscope.io.parts import Part, RowError, Source, cut, hash_of
+from outscope.io.parts import Part, RowError, Source, Table, cut, hash_of
 from outscope.io.streams import Stream
 from outscope.io.vectors import matrix_of, vector_column, width_of
 
@@ -21,33 +21,6 @@ KINDS = (".npy", ".parquet")
 # Rows decoded at a time where a piece of a table is larger than a part.
 ROWS_AT_A_TIME = 16_384
 BUFFER_BYTES = 1 << 20
-
-
-class Table(ABC):
-    """One table of a source."""
-
-    name: str
-    width: int
-    pieces: list[int]  # rows of each piece it is stored in
-
-    @abstractmethod
-    def read(self, start: int, rows: int) -> Matrix:
-        """Consecutive rows; a `RowError` counts rows from the table's first."""
-
-    def blocks(self, start: int, rows: int) -> Iterator[Matrix]:
-        """The same rows in blocks, as they are read."""
-        yield self.read(start, rows)
-
-    def take(self, start: int, rows: int, chosen: IntArray) -> Matrix:
-        """Some of these consecutive rows."""
-        return self.read(start, rows)[chosen]
-
-    @abstractmethod
-    def state(self) -> str:
-        """Changes when the content may have changed."""
-
-    def check(self) -> None:  # noqa: B027 (nothing can change under a table in memory)
-        """Refuse a table that is no longer what it was when it was opened."""
 
 
 class TableSource(Source):
@@ -58,6 +31,7 @@ class TableSource(Source):
         if not filled:
             raise InputError(f"{name} has 0 rows; nothing to do")
         self.width = filled[0].width
+        self.in_memory = any(table.in_memory for table in filled)
         self.parts: list[Part] = []
         self._tables: list[Table] = []
         for table in filled:
@@ -260,6 +234,7 @@ class _Fragment(Table):
     def __init__(self, fragment: Any, schema: Any, column: str, number: int) -> None:
         self._fragment, self._schema, self._column = fragment, schema, column
         self.name = str(getattr(fragment, "path", "") or f"fragment {number:,}")
+        self.in_memory = not getattr(fragment, "path", "")
         self._groups: _ParquetGroups | None = None
         if hasattr(fragment, "row_groups"):
             groups = [group.id for group in fragment.row_groups]
@@ -316,6 +291,8 @@ class _Fragment(Table):
 
 class ArrowTable(Table):
     """A column of vectors of a table that gives Arrow tables by range of rows."""
+
+    in_memory = True
 
     def __init__(
         self, part: Callable[[int, int], Any], rows: int, column: str, name: str, told: str = ""
@@ -385,12 +362,14 @@ def of_huggingface(dataset: Any, column: str | None) -> TableSource:
     """The rows of a Hugging Face `Dataset`."""
     name = "the dataset"
     column = vector_column(dataset.features.arrow_schema, name, column)
-    rows = dataset.with_format("arrow", columns=[column])
+    part = partial(_some, dataset.with_format("arrow", columns=[column]))
+    table = ArrowTable(part, len(dataset), column, name, dataset._fingerprint)
+    table.in_memory = not dataset.cache_files
+    return TableSource([table], name)
 
-    def part(start: int, count: int) -> Any:
-        return rows[start : start + count]
 
-    return TableSource([ArrowTable(part, len(dataset), column, name, dataset._fingerprint)], name)
+def _some(dataset: Any, start: int, count: int) -> Any:
+    return dataset[start : start + count]
 
 
 __all__ = ["of_dataset", "of_files", "of_huggingface", "of_table"]

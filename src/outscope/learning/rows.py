@@ -46,7 +46,7 @@ class Rows:
         n_jobs: int | None = 1,
     ) -> None:
         self.source = source if isinstance(source, Source) else ArraySource(source)
-        self.normalize, self._view, self._n_jobs = normalize, view, n_jobs
+        self.normalize, self.view, self._n_jobs = normalize, view, n_jobs
         self._kept: Matrix | None = None
         if len(self) * self.width <= KEPT_ROWS_ENTRIES if kept is None else kept:
             self._kept = self.all()
@@ -118,7 +118,7 @@ class Rows:
     def prepared(self, rows: Matrix, out: Matrix | None = None) -> Matrix:
         """Rows of the source as learning sees them, never in the caller's memory."""
         out = np.empty(rows.shape, np.float32) if out is None else out
-        seen = rows if self._view is None else self._view(rows)
+        seen = rows if self.view is None else self.view(rows)
         if self.normalize:
             return unit_rows(seen, self._n_jobs, out)
         to_float32(seen, self._n_jobs, out)
