@@ -18,8 +18,9 @@ from outscope.engine.kernels.measure import what_is_left
 # Directions are looked for once rows × atoms exceeds this many times columns², which keeps their
 # cost at about a third of the work done until then.
 PAYS_AFTER = 64
-# Cost of one multiplication in a candidate's exact sum, relative to one in a BLAS product.
-EXACT_COST = 6.0
+# Cost of one multiplication in a candidate's exact sum, relative to one in a BLAS product, if the
+# atoms are in cache; it doubles where they take this many bytes, and so on.
+EXACT_COST, CACHED_BYTES = 5.0, 1 << 24
 # Below this gain, rechecking the candidates is not worth it.
 WORTH = 0.8
 # Rows with a rest this many times larger than the sample's are of another kind, and the cost
@@ -101,6 +102,7 @@ def cheapest(
     reached = -np.partition(-keys, k - 1, axis=1)[:, k - 1]
     lengths, ones = np.einsum("ij,ij->i", atoms, atoms, dtype=np.float64), np.ones(len(sample))
     least, best = WORTH * m * d, None
+    exact = d * EXACT_COST * (1.0 + atoms.nbytes / CACHED_BYTES)
     for p in range(STEP, d // 2 + 1, STEP):
         rests, left = np.empty(m, np.float32), np.empty(len(sample), np.float32)
         what_is_left(np.ascontiguousarray(turned[:, :p]), lengths, 1e-6, rests)
@@ -110,9 +112,9 @@ def cheapest(
         allowed = (reached[:, None] - part) / rests
         candidates = float((allowed <= left[:, None]).sum(axis=1).mean())
         product = float(p * (m + d))
-        cost = product + EXACT_COST * d * candidates
+        cost = product + exact * candidates
         if cost < least:
-            enough = min(m - 1, max(k, int((m * d - product) / (EXACT_COST * d))))
+            enough = min(m - 1, max(k, int((m * d - product) / exact)))
             even = float(np.median(np.partition(allowed, enough, axis=1)[:, enough]))
             least, best = cost, (p, min(even, UNLIKE * float(left.mean())))
     return best
