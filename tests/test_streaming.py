@@ -216,16 +216,19 @@ def test_a_run_killed_before_its_manifest_leaves_a_usable_folder(tmp_path):
 
 
 def test_large_files_are_streamed_and_small_ones_are_not(big, monkeypatch, tmp_path, capsys):
-    from outscope.cli import reading
+    from outscope.cli import reading, scoring
 
     folder, rows = big
     np.save(tmp_path / "all.npy", rows)
     assert isinstance(reading.read_items(str(tmp_path / "all.npy"), None).rows, np.ndarray)
     monkeypatch.setattr(reading, "LARGE_BYTES", 1000)
     assert not isinstance(reading.read_items(str(tmp_path / "all.npy"), None).rows, np.ndarray)
-    out = tmp_path / "a.parquet"
-    assert run("score", folder / "model", tmp_path / "all.npy", "--out", out) == 0
-    check(big, columns_of(out))
+    for large, streamed in ((1000, 1000), (1 << 30, 1000), (1 << 30, 1 << 26)):
+        monkeypatch.setattr(reading, "LARGE_BYTES", large)
+        monkeypatch.setattr(scoring, "STREAMED_BYTES", streamed)
+        out = tmp_path / f"{large}-{streamed}.parquet"
+        assert run("score", folder / "model", tmp_path / "all.npy", "--out", out) == 0
+        check(big, columns_of(out))
 
 
 # ---- progress

@@ -48,7 +48,7 @@ def no_arguments(_: argparse.ArgumentParser) -> None:
 
 def explain(options: Any) -> None:
     """Show which atoms and training items explain an item, and how much stays unexplained."""
-    from outscope.detectors.nnk import DictionaryDetector
+    from outscope.detectors.coded import DictionaryDetector
     from outscope.io.files import print_jsonl
     from outscope.loading import load
 

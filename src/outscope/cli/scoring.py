@@ -28,6 +28,7 @@ from outscope.errors import InputError
 # Texts or rows scored and written per chunk.
 AT_A_TIME = 16_384
 STREAMED = 1024
+STREAMED_BYTES = 1 << 26
 # Result columns; input columns with the same name are renamed.
 RESULTS = ("row", "text", "ood_score", "is_ood", "p_value", "label", "nearest")
 OUTPUT = f"""
@@ -80,10 +81,20 @@ def score(options: Any) -> None:
         _score_stream(model, options)
         return
     items = read_items(options.items, options)
-    if to_folder or isinstance(items.rows, Source) or options.cluster is not None:
+    far = options.cluster is not None or isinstance(items.rows, Source)
+    if to_folder or far or _is_streamed(items, options.items):
         _score_source(model, items, options, to_folder)
     else:
         _score_items(model, items, options)
+
+
+def _is_streamed(items: Items, source: str) -> bool:
+    """Whether rows of one file are scored part by part, which is faster than from a memory map."""
+    from outscope.io.listing import split
+
+    rows: Any = items.rows
+    kind = Path(split(source)[0]).suffix.lower()
+    return rows is not None and rows.nbytes >= STREAMED_BYTES and kind in (".npy", ".parquet")
 
 
 def _score_source(model: Any, items: Items, options: Any, to_folder: bool) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
-from sklearn.base import BaseEstimator, OutlierMixin, clone
+from sklearn.base import OutlierMixin, clone
 
 from outscope._parameters import CONTAMINATION, JOBS, Rule, check_parameters
 from outscope._sklearn import (
@@ -24,14 +24,18 @@ from outscope._types import BoolArray, FloatArray, IntArray, Matrix
 from outscope.decisions.threshold import (
     HELD_OUT,
     LEFT_ONE_OUT,
-    ConformalThreshold,
-    Promise,
-    check_rate,
     estimated_cut,
     quantile_threshold,
 )
 from outscope.detectors.away import Scores, for_workers
 from outscope.detectors.sampling import Training, rows_to_learn
+from outscope.detectors.thresholded import (
+    ESTIMATE,
+    ONE_BY_ONE,
+    PARTS,
+    USUAL_RATE,
+    Thresholded,
+)
 from outscope.engine.blocks import NonFiniteRowsError
 from outscope.engine.kernels.blas import one_thread_each
 from outscope.engine.kernels.parallel import ahead
@@ -41,13 +45,8 @@ from outscope.io.cluster import ClusterSource
 from outscope.io.sources import Source, as_source, fingerprint, reader, refuse_bad_rows
 from outscope.learning.checkpoint import Checkpoint
 
-# The default false-alarm rate.
-USUAL_RATE = 0.05
 # At most this many training rows are scored as held out; bounds the cost and a model's size.
 JUDGED_ROWS = 4096
-# Up to this many rows are left out one by one; more, in this many parts.
-ONE_BY_ONE, PARTS = 100, 5
-ESTIMATE = "an estimate, no promise"
 
 
 Result = TypeVar("Result")
@@ -69,14 +68,7 @@ class Reading(NamedTuple):
         return self.neighbors, self.weights
 
 
-class Decision(NamedTuple):
-    """What scores mean: yes or no and, if calibrated, how unusual."""
-
-    is_ood: BoolArray
-    p_value: FloatArray | None
-
-
-class Detector(Sized, OutlierMixin, BaseEstimator):
+class Detector(Sized, OutlierMixin, Thresholded):
     """Base of all detectors. Subclasses implement `_learn` and `_ood_score`.
 
     `ood_score` is higher for stranger rows. `score_samples`, `decision_function` and `predict`
@@ -234,7 +226,7 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         self.held_out_scores_, self.left_one_out_ = np.sort(held), whole
         for name in ("calibration_scores_", "calibration_kind_"):
             self.__dict__.pop(name, None)
-        self.promised_: list[float | None] | None = None
+        self.promised_ = None
         if isinstance(self.contamination, str):
             self.offset_ = -estimated_cut(self.held_out_scores_, USUAL_RATE)
         else:
@@ -308,13 +300,6 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         """For each row read, the training rows most like it, at most n."""
         return [()] * len(reading.ood_score)
 
-    def decide(self, ood_score: FloatArray) -> Decision:
-        """What scores mean at the current threshold; all decisions are made here."""
-        check_is_fitted(self, "offset_")
-        calibrated = getattr(self, "calibration_scores_", None)
-        chances = None if calibrated is None else ConformalThreshold(calibrated).p_value(ood_score)
-        return Decision(ood_score > self.threshold_, chances)
-
     def score_samples(self, X: Any) -> FloatArray:
         """scikit-learn's sign: higher = more normal."""
         return -self.ood_score(X)
@@ -331,113 +316,6 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
     def is_ood(self, X: Any) -> BoolArray:
         """True where a row is out of scope at the current threshold."""
         return self.decide(self.ood_score(X)).is_ood
-
-    @property
-    def threshold_(self) -> float:
-        """Score above which a row is out of scope."""
-        check_is_fitted(self, "offset_")
-        return -float(self.offset_)
-
-    @property
-    def promise_(self) -> Promise | None:
-        """What the current threshold promises; None if it is an estimate."""
-        check_is_fitted(self, "offset_")
-        if self.promised_ is None:
-            return None
-        fpr, confidence = self.promised_
-        rows = len(self.calibration_scores_)
-        return Promise(fpr or 0.0, rows, self.calibration_kind_, confidence)
-
-    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        """The settings and, once fitted, what the threshold promises."""
-        text = super().__repr__(N_CHAR_MAX)
-        if not hasattr(self, "offset_"):
-            return text
-        return f"{text}  # above {self.threshold_:.4g} is out of scope: {self.promise_ or ESTIMATE}"
-
-    def calibrate(
-        self, X: Any = None, *, fpr: float | None = None, confidence: float | None = None
-    ) -> Self:
-        """Set the threshold from in-scope rows that the detector has not seen.
-
-        P(false alarm) ≤ `fpr` (default: `contamination`, or 5 %) then holds for rows exchangeable
-        with these, on average over calibrations; with `confidence`, say 0.95, it holds for this
-        calibration with that probability. `p_value` becomes available.
-
-        Without rows, those that fit set aside are used, as it does if it learns from a sample.
-        Otherwise training rows are, each scored without itself. That is just as good if there are
-        at most 100 and every one is an atom; otherwise it is refused.
-        """
-        if X is not None:
-            found = ConformalThreshold(self.ood_score(X)), HELD_OUT
-        elif getattr(self, "set_aside_", False):
-            found = ConformalThreshold(self.held_out_scores_), HELD_OUT
-        else:
-            check_is_fitted(self, "offset_")
-            if not self.left_one_out_:
-                raise InputError(
-                    "calibrate needs in-scope rows that were not used in fit; without them it can "
-                    f"promise a rate only if every row is an atom, for up to {ONE_BY_ONE} rows"
-                )
-            found = ConformalThreshold(self.held_out_scores_), LEFT_ONE_OUT
-        rate = self.contamination if fpr is None else fpr
-        self._promise(*found, USUAL_RATE if isinstance(rate, str) else rate, confidence)
-        return self
-
-    def estimate(self, X: Any, *, fpr: float) -> Self:
-        """Set the threshold from in-scope rows that are too few for a promise."""
-        self.held_out_scores_ = np.sort(self.ood_score(X))
-        self.left_one_out_ = False
-        self.__dict__.pop("set_aside_", None)
-        return self.set_threshold(fpr=fpr)
-
-    def _promise(
-        self, conformal: ConformalThreshold, kind: str, fpr: float, confidence: float | None
-    ) -> None:
-        if confidence is not None and kind == LEFT_ONE_OUT:
-            raise InputError(
-                "training rows cannot promise a rate with confidence; calibrate with rows held out"
-            )
-        self.offset_ = -conformal.cut(fpr, confidence)
-        self.calibration_scores_, self.calibration_kind_ = conformal.scores, kind
-        self.promised_ = [float(fpr), None if confidence is None else float(confidence)]
-
-    def set_threshold(
-        self,
-        *,
-        fpr: float | None = None,
-        value: float | None = None,
-        confidence: float | None = None,
-    ) -> Self:
-        """Move the threshold after fit, to a false-alarm rate or to a score.
-
-        After `calibrate` the rate is promised (see there); before, it is estimated from training
-        rows scored as if they had not been learned from.
-        """
-        check_is_fitted(self, "offset_")
-        if (fpr is None) == (value is None):
-            raise InputError("give set_threshold fpr=… or value=…, exactly one of the two")
-        if fpr is not None and hasattr(self, "calibration_scores_"):
-            conformal = ConformalThreshold(self.calibration_scores_)
-            self._promise(conformal, self.calibration_kind_, check_rate(fpr), confidence)
-            return self
-        if confidence is not None:
-            raise InputError("confidence needs a rate and calibration: call calibrate(X) first")
-        if value is not None and not np.isfinite(value):
-            raise InputError(f"value={value!r} is not a finite score")
-        cut = estimated_cut(self.held_out_scores_, fpr) if fpr is not None else float(value or 0.0)
-        self.offset_, self.promised_ = -cut, None
-        return self
-
-    def p_value(self, X: Any) -> FloatArray:
-        """Conformal p-value: the chance of an in-scope row at least this strange."""
-        check_is_fitted(self, "offset_")
-        if not hasattr(self, "calibration_scores_"):
-            raise InputError(
-                "p_value needs calibration: call calibrate(X) with in-scope rows that were not "
-                "used in fit"
-            )
-        return ConformalThreshold(self.calibration_scores_).p_value(self.ood_score(X))
 
     def remembered_rows(self) -> IntArray:
         """Training rows that the detector can point to; none for most detectors."""

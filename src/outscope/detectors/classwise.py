@@ -10,7 +10,7 @@ from sklearn.utils import check_random_state
 from outscope._sklearn import check_labels
 from outscope._types import FloatArray, IntArray, Matrix
 from outscope.detectors.base import Reading
-from outscope.detectors.nnk import DictionaryDetector, in_parts
+from outscope.detectors.coded import DictionaryDetector, in_parts
 from outscope.detectors.sampling import Training
 from outscope.engine.coder import ClassCoder
 from outscope.io import schema

@@ -7,16 +7,16 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from outscope._types import FloatArray, Matrix
 from outscope.engine.kernels.blas import one_thread_each
+from outscope.engine.kernels.measure import measure_rows, what_is_left
 from outscope.engine.kernels.parallel import available_cores, for_ranges
-from outscope.engine.kernels.select import measure_rows, nearest_rows
-from outscope.engine.leading import Leading, leading_part, what_is_left
+from outscope.engine.kernels.select import nearest_rows
+from outscope.engine.leading import SAMPLE, Directions, Leading
 from outscope.errors import InputError
 
 # Rows a worker takes at a time: smaller blocks make BLAS repack the atoms over and over (256 rows:
@@ -27,10 +27,13 @@ BLOCK_ENTRIES = 2_100_000
 TILE_ROWS = 256
 # Below this many rows, handing over to other threads costs more than it saves.
 ROWS_WORTH_A_THREAD = 32
-# Leading directions are computed once rows × atoms exceeds this many times columns², which keeps
-# their cost at about a third of the work done until then.
-PAYS_AFTER = 64
+# Up to this many rows are multiplied one by one: a product of matrices first copies all atoms,
+# which takes four times as long as reading them. That also leaves leading directions less to gain.
+SINGLY = 6
+# Narrower atoms are not worth shortening.
 NARROWEST = 256
+# Projecting on leading directions rounds twice more.
+PROJECTED = 4.0
 
 
 # A number of threads may come from a file.
@@ -73,17 +76,36 @@ def threads_of(n_jobs: int | None) -> int:
 def product(a: Matrix, b: Matrix, n_jobs: int | None) -> Matrix:
     """Return a @ b, always in the same tiles, so that the bits do not depend on the threads."""
     out = np.empty((len(a), b.shape[1]), np.result_type(a, b))
+    _for_tiles(a, n_jobs, lambda tile: _matmul(a[tile], b, out[tile]))
+    return out
 
-    def work(first: int, last: int) -> None:
+
+def largest_product(a: Matrix, b: Matrix, n_jobs: int | None) -> Matrix:
+    """Return (a @ b).max(axis=1), tile by tile: never more than a tile of products in memory."""
+    out = np.empty(len(a), np.result_type(a, b))
+
+    def work(tile: slice) -> None:
+        room = np.empty((len(a[tile]), b.shape[1]), out.dtype)
+        _matmul(a[tile], b, room)
+        room.max(axis=1, out=out[tile])
+
+    _for_tiles(a, n_jobs, work)
+    return out
+
+
+def _matmul(a: Matrix, b: Matrix, out: Matrix) -> None:
+    # BLAS kernels for small matrices may raise flags over neighbouring memory.
+    with np.errstate(invalid="ignore"):
+        np.matmul(a, b, out=out)
+
+
+def _for_tiles(a: Matrix, n_jobs: int | None, work: Callable[[slice], None]) -> None:
+    def some(first: int, last: int) -> None:
         for start in range(first * TILE_ROWS, min(last * TILE_ROWS, len(a)), TILE_ROWS):
-            tile = slice(start, start + TILE_ROWS)
-            # BLAS kernels for small matrices may raise flags over neighbouring memory.
-            with np.errstate(invalid="ignore"):
-                np.matmul(a[tile], b, out=out[tile])
+            work(slice(start, start + TILE_ROWS))
 
     with one_thread_each():
-        for_ranges(-(-len(a) // TILE_ROWS), threads_of(n_jobs), 1, work)
-    return out
+        for_ranges(-(-len(a) // TILE_ROWS), threads_of(n_jobs), 1, some)
 
 
 class Engine:
@@ -92,6 +114,7 @@ class Engine:
     A row's key for an atom is their inner product minus the atom's offset. With `euclidean` the
     offset is half the atom's squared length, so that keys rank atoms by distance.
     `discount` is a vector whose inner product with a row lowers all keys of that row equally.
+    Engines on similar atoms may share `directions`, found by the first that needs them.
     """
 
     def __init__(
@@ -102,6 +125,7 @@ class Engine:
         euclidean: bool,
         penalty: FloatArray | None = None,
         discount: Matrix | None = None,
+        directions: Directions | None = None,
     ) -> None:
         self.atoms = np.ascontiguousarray(atoms, dtype=np.float32)
         self.normalize = normalize
@@ -122,17 +146,20 @@ class Engine:
 
         # Computed when first needed, never saved or copied.
         self._cache: dict[str, Any] = {}
+        self._directions = directions or Directions()
         self.__setstate__({})
 
     def __len__(self) -> int:
         return len(self.atoms)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cache": {}, "_lock": None}
+        fresh = {"_cache": {}, "_directions": Directions(), "_lock": None, "_own": None}
+        return {**self.__dict__, **fresh}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
+        self._own = threading.local()
         _engines.add(self)
 
     def run(
@@ -148,6 +175,10 @@ class Engine:
         With `k` the kernel only looks for the k best atoms and may get products of leading parts.
         """
         n = len(X)
+        if n <= ROWS_WORTH_A_THREAD and n_jobs is None:
+            filled = self._fill(X, self._small_room(n), self._leading_for(X, k))
+            kernel(filled, *outputs)
+            return
         block = max(1, min(BLOCK_ROWS, BLOCK_ENTRIES // len(self), n))
 
         def work(first: int, last: int) -> None:
@@ -157,10 +188,16 @@ class Engine:
                 filled = self._fill(X[start:stop], room, leading)
                 kernel(filled, *(output[start:stop] for output in outputs))
 
-        few = n <= ROWS_WORTH_A_THREAD and n_jobs is None
-        with nullcontext() if few else one_thread_each():
+        with one_thread_each():
             leading = self._leading_for(X, k)
             for_ranges(n, threads_of(n_jobs), ROWS_WORTH_A_THREAD, work)
+
+    def _small_room(self, n: int) -> tuple[Matrix, ...]:
+        """Working memory for a few rows, kept by each thread."""
+        room: tuple[Matrix, ...] | None = getattr(self._own, "room", None)
+        if room is None or len(room[0]) != n:
+            room = self._own.room = self._room(n)
+        return room
 
     def _room(self, block: int) -> tuple[Matrix, ...]:
         """Working memory of one thread."""
@@ -179,20 +216,27 @@ class Engine:
         m, d = self.atoms.shape
         if not self.normalize or not 0 < k < m or d < NARROWEST or m < d:
             return None
+        if "leading" in self._cache:
+            found: Leading | None = self._cache["leading"]
+            few = found is not None and len(X) <= SINGLY and 2 * found.basis.shape[1] >= d
+            return None if few else found
         with self._lock:
             if "leading" not in self._cache:
-                self._cache["rows"] = self._cache.get("rows", 0) + len(X)
-                if self._cache["rows"] * m < PAYS_AFTER * d * d:
+                if not self._directions.pay(len(X) * m, d):
                     return None
-                few = np.array(X[:: -(-len(X) // BLOCK_ROWS)], np.float64)
+                few = np.array(X[:: -(-len(X) // SAMPLE)], np.float64)
                 lengths = np.linalg.norm(few, axis=1, keepdims=True)
                 if not np.isfinite(lengths).all() or not lengths.all():
                     return None
-                self._cache["leading"] = leading_part(self.atoms, self.offsets, few / lengths, k)
+                self._cache["leading"] = self._directions.leading(
+                    self.atoms, self.offsets, PROJECTED * self._margin, k, few / lengths
+                )
             return self._cache["leading"]
 
     def _fill(self, X: Matrix, room: tuple[Matrix, ...], leading: Leading | None) -> Block:
-        rows, scale, square, products, proposal, left = (part[: len(X)] for part in room)
+        if len(room[0]) > len(X):
+            room = tuple(part[: len(X)] for part in room)
+        rows, scale, square, products, proposal, left = room
         # Other types, layouts and read-only rows are copied, so that fewer variants are compiled.
         if X.dtype.char in "fd" and X.dtype.isnative and X.flags.c_contiguous and X.flags.writeable:
             rows = X
@@ -203,16 +247,24 @@ class Engine:
         margin = self._margin
         if leading is not None:
             parts = proposal @ leading.basis
-            margin *= 4.0  # projecting onto the basis rounds rows twice more
-            what_is_left(parts, margin, left)
-            if left.mean() <= leading.limit:
-                np.matmul(parts, leading.atoms.T, out=products)
+            margin *= PROJECTED
+            if what_is_left(parts, square, margin, left) <= leading.limit:
+                _multiply(parts, leading.atoms, products)
                 wide = np.float32(margin)
                 return Block(rows, scale, square, products, wide, left, leading.rests)
-        np.matmul(proposal, self.atoms.T, out=products)
+        _multiply(proposal, self.atoms, products)
         if not self.normalize:
             margin *= math.sqrt(max(1.0, float(square.max())))
         return Block(rows, scale, square, products, np.float32(margin), left, WHOLE)
+
+
+def _multiply(rows: Matrix, atoms: Matrix, products: Matrix) -> None:
+    """Write rows @ atoms.T."""
+    if len(rows) > SINGLY:
+        np.matmul(rows, atoms.T, out=products)
+        return
+    for i in range(len(rows)):
+        np.dot(atoms, rows[i], out=products[i])
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()

@@ -12,6 +12,7 @@ from outscope.engine.blocks import Block, Engine, threads_of
 from outscope.engine.kernels.classwise import score_classes
 from outscope.engine.kernels.coding import code_rows, kernel_rows
 from outscope.engine.kernels.parallel import for_ranges
+from outscope.engine.leading import Directions
 
 # The kernel between atoms is kept if it takes at most 128 MB.
 KEPT_GRAM_ENTRIES = 4096 * 4096
@@ -65,6 +66,7 @@ class Coder(Engine):
         normalize: bool = True,
         penalty: FloatArray | None = None,
         discount: Matrix | None = None,
+        directions: Directions | None = None,
     ) -> None:
         super().__init__(
             atoms,
@@ -72,6 +74,7 @@ class Coder(Engine):
             euclidean=bandwidth > 0,
             penalty=penalty,
             discount=discount,
+            directions=directions,
         )
         self.bandwidth = float(bandwidth)
 
@@ -86,7 +89,7 @@ class Coder(Engine):
         n, k = len(X), min(n_neighbors, len(self))
         codes = Codes(np.empty((n, k), np.intp), np.empty((n, k)), np.empty(n))
         kernel = self._kernel(self._gram_for(n, k, n_jobs), relative)
-        self.run(X, n_jobs, codes, kernel)
+        self.run(X, n_jobs, codes, kernel, k)
         return codes
 
     def ood_score(self, X: Matrix, n_neighbors: int, n_jobs: int | None = None) -> FloatArray:
@@ -124,6 +127,8 @@ class Coder(Engine):
         Local blocks computed until then are bitwise the same, so scores are unaffected.
         """
         m = len(self)
+        if "gram" in self._cache:
+            return self._cache["gram"]
         with self._lock:
             if "gram" not in self._cache and m * m <= KEPT_GRAM_ENTRIES:
                 self._cache["pairs"] = self._cache.get("pairs", 0) + n_rows * k * k

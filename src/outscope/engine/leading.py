@@ -13,7 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from outscope._types import FloatArray, Matrix
+from outscope.engine.kernels.measure import what_is_left
 
+# Directions are looked for once rows × atoms exceeds this many times columns², which keeps their
+# cost at about a third of the work done until then.
+PAYS_AFTER = 64
 # Cost of one multiplication in a candidate's exact sum, relative to one in a BLAS product.
 EXACT_COST = 6.0
 # Below this gain, rechecking the candidates is not worth it.
@@ -22,6 +26,7 @@ WORTH = 0.8
 # estimate does not hold for them.
 UNLIKE = 1.5
 STEP = 64
+# Rows by which directions are judged.
 SAMPLE = 256
 
 
@@ -34,50 +39,80 @@ class Leading(NamedTuple):
     limit: float  # rows with a rest above this are cheaper with full products
 
 
-def leading_part(
-    atoms: Matrix,  # (m, d)
+class Directions:
+    """Directions of some atoms, most of their length first, for engines on similar atoms to share.
+
+    Learning codes the same rows on atoms that move a little from pass to pass. Any orthonormal
+    basis bounds what it leaves out, so an old one changes no bit of any result; and projecting on
+    it costs a tenth of looking for a new one. Two threads that look for directions at once only
+    waste time.
+    """
+
+    def __init__(self) -> None:
+        self._work = 0
+        self._basis: Matrix | None = None
+        # For each k: how many directions are worth taking, and up to which rest of a row.
+        self._choices: dict[int, tuple[int, float] | None] = {}
+
+    def pay(self, work: int, width: int) -> bool:
+        """Whether enough rows × atoms came by, this time included, to look for directions."""
+        self._work += work
+        return self._work >= PAYS_AFTER * width * width
+
+    def leading(
+        self,
+        atoms: Matrix,  # (m, d) float32
+        offsets: FloatArray,  # (m,)
+        slack: float,  # more than a squared length in float32 can be off
+        k: int,
+        rows: Matrix,  # (n, d) unit rows like those to come
+    ) -> Leading | None:
+        """The atoms on the cheapest basis for finding the k best, or None if none is cheaper."""
+        if self._basis is None:
+            exact = atoms.astype(np.float64)
+            found = np.linalg.eigh(exact.T @ exact)[1][:, ::-1]
+            self._basis = np.ascontiguousarray(found[:, : atoms.shape[1] // 2], np.float32)
+        if k not in self._choices:
+            self._choices[k] = cheapest(atoms, offsets, rows, self._basis, k)
+        choice = self._choices[k]
+        if choice is None:
+            return None
+        width, limit = choice
+        basis = np.ascontiguousarray(self._basis[:, :width])
+        parts = atoms @ basis
+        rests = np.empty(len(atoms), np.float32)
+        squares = np.einsum("ij,ij->i", atoms, atoms, dtype=np.float64)
+        what_is_left(parts, squares, slack * max(1.0, float(squares.max())), rests)
+        return Leading(basis, parts, rests, limit)
+
+
+def cheapest(
+    atoms: Matrix,  # (m, d) float32
     offsets: FloatArray,  # (m,)
     rows: Matrix,  # (n, d) unit rows like those to come
+    basis: Matrix,  # (d, w) float32, orthonormal
     k: int,
-) -> Leading | None:
-    """The cheapest basis for finding the k best atoms, or None if full products are cheaper."""
+) -> tuple[int, float] | None:
+    """The number of directions that finds the k best atoms at the least cost, and its limit."""
     m, d = atoms.shape
-    exact, sample = atoms.astype(np.float64), rows[:: -(-len(rows) // SAMPLE)].astype(np.float64)
-    directions = np.linalg.eigh(exact.T @ exact)[1][:, ::-1]
-    turned, queries = exact @ directions, sample @ directions
-    keys = queries @ turned.T - offsets
+    sample = rows.astype(np.float32)
+    turned, queries = atoms @ basis, sample @ basis
+    keys = sample @ atoms.T - offsets
     reached = -np.partition(-keys, k - 1, axis=1)[:, k - 1]
-    best: tuple[float, Leading | None] = (WORTH * m * d, None)
+    lengths, ones = np.einsum("ij,ij->i", atoms, atoms, dtype=np.float64), np.ones(len(sample))
+    least, best = WORTH * m * d, None
     for p in range(STEP, d // 2 + 1, STEP):
-        rests = np.sqrt(np.maximum(np.square(turned[:, p:]).sum(axis=1), 1e-12))
-        left = np.sqrt(np.maximum(np.square(queries[:, p:]).sum(axis=1), 1e-12))
+        rests, left = np.empty(m, np.float32), np.empty(len(sample), np.float32)
+        what_is_left(np.ascontiguousarray(turned[:, :p]), lengths, 1e-6, rests)
+        what_is_left(np.ascontiguousarray(queries[:, :p]), ones, 1e-6, left)
         part = queries[:, :p] @ turned[:, :p].T - offsets
         # How large a row's rest may be before this atom becomes a candidate.
         allowed = (reached[:, None] - part) / rests
         candidates = float((allowed <= left[:, None]).sum(axis=1).mean())
         product = float(p * (m + d))
         cost = product + EXACT_COST * d * candidates
-        if cost < best[0]:
+        if cost < least:
             enough = min(m - 1, max(k, int((m * d - product) / (EXACT_COST * d))))
             even = float(np.median(np.partition(allowed, enough, axis=1)[:, enough]))
-            limit = min(even, UNLIKE * float(left.mean()))
-            best = (
-                cost,
-                Leading(
-                    np.ascontiguousarray(directions[:, :p], np.float32),
-                    np.ascontiguousarray(turned[:, :p], np.float32),
-                    (rests * (1.0 + 1e-6)).astype(np.float32),
-                    limit,
-                ),
-            )
-    return best[1]
-
-
-def what_is_left(
-    parts: Matrix,  # (n, p) leading parts of unit rows
-    slack: float,  # more than their squared lengths can be off
-    left: Matrix,  # OUT (n,)
-) -> None:
-    """Write the length of each row's rest outside the basis, rounded up."""
-    squares = np.einsum("ij,ij->i", parts, parts)
-    np.sqrt(np.maximum(1.0 - squares, 0.0) + slack, out=left, casting="unsafe")
+            least, best = cost, (p, min(even, UNLIKE * float(left.mean())))
+    return best

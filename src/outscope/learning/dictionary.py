@@ -57,13 +57,13 @@ RULES = {
 }
 
 
-def learnable(X: Matrix, *, normalize: bool) -> Rows:
+def learnable(X: Matrix, *, normalize: bool, n_jobs: int | None = 1) -> Rows:
     """Rows as learning sees them; if they keep their lengths, too long ones are refused."""
     if not normalize and largest_value(X) > LONGEST_VALUE:
         raise InputError(
             f"X has values beyond {LONGEST_VALUE:g}, too large for normalize=False; rescale X"
         )
-    return Rows(X, normalize=normalize)
+    return Rows(X, normalize=normalize, n_jobs=n_jobs)
 
 
 class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -163,7 +163,8 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """Learn the dictionary; `y` is not used."""
         check_parameters(self, RULES)
         with all_or_nothing(self), one_thread_each():
-            rows = learnable(check_rows(self, X, reset=True), normalize=self.normalize)
+            checked = check_rows(self, X, reset=True)
+            rows = learnable(checked, normalize=self.normalize, n_jobs=self.n_jobs)
             rng = check_random_state(self.random_state)
             geometry = measure_geometry(rows, rng, self.n_jobs)
             plan = make_plan(self.get_params(deep=False), geometry)

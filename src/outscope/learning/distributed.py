@@ -59,7 +59,7 @@ class _LookAtPart:
 
     codings: list[Coding | None]
     normalize: bool
-    view: Callable[[Matrix], Matrix]
+    view: Callable[[Matrix], Matrix] | None
 
     def __call__(self, source: Source, number: int, told: Any) -> list[Look | None]:
         first, member, left_out = told

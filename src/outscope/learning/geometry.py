@@ -7,12 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from outscope._types import FloatArray, IntArray, Matrix
-from outscope.engine.blocks import product
+from outscope.engine.blocks import product, threads_of
+from outscope.engine.kernels.blas import one_thread_each
+from outscope.engine.kernels.parallel import for_ranges
 from outscope.learning.rows import SAME_POINT, Rows
 
 # Rows whose neighbours are searched for, and rows that are searched.
 PROBES = 512
 REFERENCES = 50_000
+# Probes are compared in this many parts, which threads share.
+PARTS = 8
 
 
 @dataclass(frozen=True)
@@ -52,16 +56,16 @@ def _measured(rows: Rows, rng: np.random.RandomState, n_jobs: int | None) -> Geo
     own = np.einsum("ij,ij->i", probe, probe)[:, None]
     others = np.einsum("ij,ij->i", some, some)
     spread = float(np.median(own + others - 2.0 * product(probe, some.T, n_jobs)))
-    gaps = []
-    for block, size in zip(np.array_split(probe, 8), np.array_split(own, 8), strict=True):
-        distance = product(block, reference.T, n_jobs)
-        distance *= -2.0
-        distance += squares
-        distance += size
-        # The smallest distance is a row's to itself; its copies do not count as neighbours either.
-        distance[distance <= SAME_POINT * size] = np.inf
-        gaps.append(distance.min(axis=1, initial=np.inf))
-    gap = np.concatenate(gaps)
+    gap = np.empty(len(probe), np.float32)
+
+    def search(first: int, last: int) -> None:
+        # Always the same parts, so that the bits do not depend on the threads.
+        for part in range(first, last):
+            mine = slice(len(probe) * part // PARTS, len(probe) * (part + 1) // PARTS)
+            gap[mine] = _gaps(probe[mine], reference, squares)
+
+    with one_thread_each():
+        for_ranges(PARTS, threads_of(n_jobs), 1, search)
     gap = gap[np.isfinite(gap)]
     mean = reference.mean(axis=0, dtype=np.float64)
     energy = float(squares.mean(dtype=np.float64))
@@ -72,6 +76,21 @@ def _measured(rows: Rows, rng: np.random.RandomState, n_jobs: int | None) -> Geo
         spread=max(spread, 0.0) if np.isfinite(spread) else 0.0,
         common=float(mean @ mean) / energy if energy > 0.0 else 0.0,
     )
+
+
+def _gaps(probe: Matrix, reference: Matrix, squares: Matrix) -> Matrix:
+    """Squared distance from each row to the nearest row that is not a copy of it."""
+    # numpy's settings for warnings are a thread's own.
+    with np.errstate(over="ignore", invalid="ignore"):
+        size = np.einsum("ij,ij->i", probe, probe)[:, None]
+        distance = probe @ reference.T
+        distance *= -2.0
+        distance += squares
+        distance += size
+        # The smallest distance is a row's to itself; its copies do not count as neighbours either.
+        distance[distance <= SAME_POINT * size] = np.inf
+        nearest: Matrix = distance.min(axis=1, initial=np.inf)
+        return nearest
 
 
 def measure_grouping(rows: Rows, membership: IntArray) -> Grouping:

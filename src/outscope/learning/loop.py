@@ -9,6 +9,7 @@ import numpy as np
 
 from outscope._types import FloatArray, IntArray, Matrix
 from outscope.engine.blocks import product
+from outscope.engine.leading import Directions
 from outscope.learning.bits import restore, store
 from outscope.learning.passes import CodeStatistics, Coding, Look, Passes, look_at
 from outscope.learning.rows import Rows
@@ -85,6 +86,8 @@ class Learner:
     probability: FloatArray = field(init=False)
     losses: list[float] = field(init=False, default_factory=list)
     n_start: int = field(init=False)
+    # Found in one pass, good for all: atoms move little from pass to pass.
+    directions: Directions = field(init=False, default_factory=Directions)
 
     def __post_init__(self) -> None:
         self.n_start = len(self.atoms)
@@ -106,6 +109,7 @@ class Learner:
             with_products=recipe.update == "mod",
             for_worst=replaces and epoch + 1 < recipe.n_epochs,
             for_examples=False,
+            directions=self.directions,
         )
 
     def last_coding(self) -> Coding:
@@ -120,6 +124,7 @@ class Learner:
             with_products=recipe.update == "mod",
             for_worst=False,
             for_examples=True,
+            directions=self.directions,
         )
 
     def update(self, epoch: int, found: Look) -> None:

@@ -16,6 +16,7 @@ from outscope.engine.blocks import threads_of
 from outscope.engine.coder import Coder, Codes
 from outscope.engine.kernels.parallel import for_ranges
 from outscope.engine.kernels.update import add_moments, share_weights
+from outscope.engine.leading import Directions
 from outscope.learning.rows import EPOCH_ROWS, Rows
 
 # Weights below this share of a row's code do not move atoms (narrow kernels leave such dust).
@@ -124,11 +125,18 @@ class Coding:
     with_products: bool
     for_worst: bool  # remember badly explained rows
     for_examples: bool  # remember the rows that use each atom most
+    directions: Directions  # shared by all passes
 
     @cached_property
     def coder(self) -> Coder:
         """Codes rows on these atoms."""
-        return Coder(self.atoms, self.bandwidth, normalize=self.normalize, penalty=self.penalty)
+        return Coder(
+            self.atoms,
+            self.bandwidth,
+            normalize=self.normalize,
+            penalty=self.penalty,
+            directions=self.directions,
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "coder"}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import numpy as np
 
 from outscope._types import BoolArray, FloatArray, IntArray, Matrix
-from outscope.engine.blocks import product
+from outscope.engine.blocks import NonFiniteRowsError, largest_product
+from outscope.engine.convert import to_float32, unit_rows
 from outscope.engine.kernels.parallel import ahead
-from outscope.io.sources import ArraySource, Source, checked, taken
+from outscope.io.sources import ArraySource, Source, refuse_bad_rows, taken
 
 # "auto" is a quarter of the rows, at most 2,000; all rows if few, with too little to average.
 AUTO_SHARE, AUTO_LIMIT, FEW_ROWS = 0.25, 2000, 100
@@ -40,14 +41,15 @@ class Rows:
         source: Matrix | Source,
         *,
         normalize: bool,
-        view: Callable[[Matrix], Matrix] = lambda rows: rows,
+        view: Callable[[Matrix], Matrix] | None = None,
         kept: bool | None = None,
+        n_jobs: int | None = 1,
     ) -> None:
         self.source = source if isinstance(source, Source) else ArraySource(source)
-        self.normalize, self.view = normalize, view
+        self.normalize, self.view, self._n_jobs = normalize, view, n_jobs
         self._kept: Matrix | None = None
         if len(self) * self.width <= KEPT_ROWS_ENTRIES if kept is None else kept:
-            self._kept = np.concatenate([part for _, part in self.parts()])
+            self._kept = self.all()
 
     def __len__(self) -> int:
         return len(self.source)
@@ -57,25 +59,40 @@ class Rows:
         """Number of columns."""
         return self.source.width
 
-    def part(self, i: int) -> Matrix:
-        """The rows of one part."""
-        return self.prepared(checked(self.source, i))
-
-    def numbers(self, i: int) -> IntArray:
-        """The numbers of the rows of one part."""
-        first = sum(part.rows for part in self.source.parts[:i])
-        return np.arange(first, first + self.source.parts[i].rows)
+    def part(self, i: int, room: Matrix | None = None) -> Matrix:
+        """The rows of one part, in `room` if it is given."""
+        first, rows = 0, self.source.parts[i].rows
+        room = np.empty((rows, self.width), np.float32) if room is None else room[:rows]
+        try:
+            for block in self.source.blocks(i):
+                self.prepared(block, room[first : first + len(block)])
+                first += len(block)
+        except NonFiniteRowsError:
+            refuse_bad_rows(self.source, i, self.source.read(i))
+            raise
+        return room
 
     def parts(self) -> Iterator[tuple[IntArray, Matrix]]:
-        """The numbers and rows of every part, in order."""
-        parts, first = self.source.parts, 0
-        found: Iterable[Matrix] = ahead(self.part, range(len(parts)))
-        if self._kept is not None:
-            edges = np.cumsum([0, *(part.rows for part in parts)])
-            found = [self._kept[a:b] for a, b in pairwise(edges)]
-        for part in found:
+        """The numbers and rows of every part, in order; rows are good until the next but one."""
+        first = 0
+        for part in self._coming() if self._kept is None else self._cut(self._kept):
             yield np.arange(first, first + len(part)), part
             first += len(part)
+
+    def _coming(self) -> Iterator[Matrix]:
+        """Each part while it is in use; the next one is read in another thread."""
+        sizes = [part.rows for part in self.source.parts]
+        if len(sizes) < 2:
+            yield from map(self.part, range(len(sizes)))
+            return
+        # In turns, since new memory for each part would cost more than reading it: all of it is
+        # cleared, page by page.
+        rooms = [np.empty((max(sizes), self.width), np.float32) for _ in range(2)]
+        yield from ahead(lambda i: self.part(i, rooms[i % 2]), range(len(sizes)))
+
+    def _cut(self, kept: Matrix) -> Iterator[Matrix]:
+        edges = np.cumsum([0, *(part.rows for part in self.source.parts)])
+        return (kept[a:b] for a, b in pairwise(edges))
 
     def blocks(self) -> Iterator[Matrix]:
         """All rows in order, block by block."""
@@ -93,22 +110,21 @@ class Rows:
         """Every row, in one matrix."""
         if self._kept is not None:
             return self._kept
-        return np.concatenate([part for _, part in self.parts()])
+        room = np.empty((len(self), self.width), np.float32)
+        for numbers, part in self.parts():
+            room[numbers[0] : numbers[-1] + 1] = part
+        return room
 
-    def prepared(self, rows: Matrix) -> Matrix:
-        """Rows of the source as learning sees them."""
-        seen = self.view(rows)
-        out = np.empty(seen.shape, np.float32)
-        for start in range(0, len(seen), EPOCH_ROWS):
-            block = np.asarray(seen[start : start + EPOCH_ROWS], dtype=np.float64)
-            out[start : start + EPOCH_ROWS] = unit(block) if self.normalize else block
+    def prepared(self, rows: Matrix, out: Matrix | None = None) -> Matrix:
+        """Rows of the source as learning sees them, never in the caller's memory."""
+        out = np.empty(rows.shape, np.float32) if out is None else out
+        seen = rows if self.view is None else self.view(rows)
+        if self.normalize:
+            return unit_rows(seen, self._n_jobs, out)
+        to_float32(seen, self._n_jobs, out)
+        if not np.isfinite(out.sum(dtype=np.float64)) and not np.isfinite(out).all():
+            raise NonFiniteRowsError
         return out
-
-
-def unit(rows: FloatArray) -> FloatArray:
-    """Rows scaled to length 1; zero rows stay zero."""
-    length = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
-    return np.divide(rows, length, out=np.zeros_like(rows), where=length > 0)
 
 
 def size_for(wanted: int | float | str, n_rows: int, n_all: int | None = None) -> int:
@@ -148,7 +164,7 @@ def seed_atoms(
     while True:
         targets = rows[newest]
         targets[:, -1] = -0.5 * squares[newest]
-        nearest = product(rows, targets.T, n_jobs).max(axis=1)
+        nearest = largest_product(rows, targets.T, n_jobs)
         np.minimum(distance, squares - 2.0 * nearest, out=distance)
         distance[newest] = 0.0
         distance[distance <= same] = 0.0

@@ -16,9 +16,10 @@ from sklearn.base import BaseEstimator, OutlierMixin, clone
 from outscope._sklearn import all_or_nothing, check_is_fitted, check_labels
 from outscope._types import BoolArray, FloatArray, Matrix
 from outscope.decisions.threshold import Promise, check_rate
-from outscope.detectors.base import USUAL_RATE, Detector, Reading
+from outscope.detectors.base import Detector, Reading
 from outscope.detectors.holdout import fit_and_calibrate
 from outscope.detectors.methods import make_detector
+from outscope.detectors.thresholded import USUAL_RATE
 from outscope.errors import InputError, ModelFileError
 from outscope.io import models
 from outscope.text.cache import VectorCache

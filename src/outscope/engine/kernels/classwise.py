@@ -14,7 +14,8 @@ from outscope.engine.kernels.coding import (
     ood_value,
     solve_energy,
 )
-from outscope.engine.kernels.select import decide, propose, widen
+from outscope.engine.kernels.measure import widen
+from outscope.engine.kernels.select import decide, propose
 
 # A class must be worse by more than rounding to be skipped.
 ROUNDING = 1e-9

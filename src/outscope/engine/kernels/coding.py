@@ -7,8 +7,9 @@ import math
 import numpy as np
 from numba import njit
 
+from outscope.engine.kernels.measure import dot, widen
 from outscope.engine.kernels.nnls import solve_nonnegative
-from outscope.engine.kernels.select import dot, find_nearest, selection_room, widen
+from outscope.engine.kernels.select import find_nearest, selection_room
 
 # Below this share of the largest target, a target counts as zero: its square underflows float64.
 _TINY = 1e-300

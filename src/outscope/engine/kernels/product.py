@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from outscope.engine.kernels.select import dot
+from outscope.engine.kernels.measure import dot
 
 # A tile of the matrix that stays in cache while all rows stream past.
 TILE_HEIGHT, TILE_WIDTH = 64, 256

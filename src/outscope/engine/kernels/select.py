@@ -11,78 +11,14 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from outscope.engine.kernels.measure import four_dots, widen
+
 # Columns are first scanned in blocks: the k-th best block maximum bounds the k-th best value, so
 # most blocks can be skipped. Wide blocks for many atoms, narrow ones otherwise.
 WIDE = 32
 NARROW = 8
-# Squared length beyond which products of unnormalised rows overflow float32.
-LONGEST = 1e30
-
-
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
-def dot(
-    a,  # IN  (d,)
-    b,  # IN  (d,)
-):
-    """Inner product summed in float64.
-
-    Only in inner products may the compiler reorder a sum; its order is fixed at compile time,
-    so equal rows still give equal bits.
-    """
-    total = 0.0
-    for i in range(a.shape[0]):
-        total += np.float64(a[i]) * np.float64(b[i])
-    return total
-
-
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
-def four_dots(
-    row,  # IN  (d,) float64
-    atoms,  # IN  (m, d) float32
-    a,  # index of an atom, and so the others
-    b,
-    c,
-    d,
-):
-    """Inner products of a row with four atoms, each summed in the same order.
-
-    Reading the row once for four atoms takes two thirds of the time of four calls of `dot`.
-    """
-    first = second = third = fourth = 0.0
-    for i in range(np.uintp(row.shape[0])):
-        value = row[i]
-        first += value * np.float64(atoms[a, i])
-        second += value * np.float64(atoms[b, i])
-        third += value * np.float64(atoms[c, i])
-        fourth += value * np.float64(atoms[d, i])
-    return first, second, third, fourth
-
-
-@njit(cache=True, nogil=True)
-def measure_rows(
-    rows,  # IN  (n, d)
-    normalize,
-    scale,  # OUT (n,) what a row is multiplied by
-    square,  # OUT (n,) squared length after scaling, 1 for every normalised row
-    proposal,  # OUT (n, d) float32, scaled rows as the float32 product sees them
-):
-    """Scale rows to unit length (or leave them); return False if that is impossible.
-
-    A zero row has no direction: it counts as a unit row orthogonal to everything.
-    """
-    for i in range(rows.shape[0]):
-        length = dot(rows[i], rows[i])
-        if not np.isfinite(length) or (not normalize and length > LONGEST):
-            return False
-        scale[i] = 1.0
-        square[i] = length
-        if normalize:
-            scale[i] = 1.0 / np.sqrt(length) if length > 0.0 else 0.0
-            square[i] = 1.0
-        factor = scale[i]
-        for j in range(rows.shape[1]):
-            proposal[i, j] = rows[i, j] * factor
-    return True
+# Leading parts leave dozens of atoms to look at, which wide blocks would spread over most blocks.
+OVERLOOKED = 16
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "nnan", "nsz"})
@@ -92,18 +28,19 @@ def _block_maxima(
     width,
     maxima,  # OUT (m // width,) float32
 ):
-    """Largest value − offset of each full block of columns.
+    """Largest value − offset of each block of `width` columns.
 
-    A maximum is the same in any order; telling the compiler so lets it vectorise.
+    A block's columns lie m // width apart: all maxima then grow side by side, which vectorises,
+    whereas neighbouring columns would have to be compared across one vector, block by block.
     """
-    step = np.uintp(width)
-    for block in range(np.uintp(values.shape[0]) // step):
-        start = block * step
-        largest = values[start] - offsets[start]
-        for j in range(start, start + step):
-            value = values[j] - offsets[j]
-            largest = value if value > largest else largest
-        maxima[block] = largest
+    n_blocks = np.uintp(values.shape[0] // width)
+    for j in range(n_blocks):
+        maxima[j] = values[j] - offsets[j]
+    for turn in range(np.uintp(1), np.uintp(width)):
+        start = turn * n_blocks
+        for j in range(n_blocks):
+            value = values[start + j] - offsets[start + j]
+            maxima[j] = value if value > maxima[j] else maxima[j]
 
 
 @njit(cache=True, nogil=True)
@@ -168,7 +105,7 @@ def propose(
     k,
     margin,  # float32
     maxima,  # SCRATCH (m + 1,) float32
-    found,  # OUT (m + 1,) indices, in rising order
+    found,  # OUT (m + 1,) indices, in no order
     keys,  # SCRATCH (m + 1,) float32
 ):
     """Collect every atom whose value − offset may be among the k largest; return how many."""
@@ -184,16 +121,17 @@ def propose(
     if n_blocks >= k:
         bound = _reached_by(maxima, n_blocks, k) - margin
     count = np.uintp(0)
-    step = np.uintp(width)
-    for block in range(np.uintp(n_blocks)):
+    apart = np.uintp(n_blocks)
+    rest = apart * np.uintp(width)
+    for block in range(apart):
         if maxima[block] >= bound:
-            for j in range(block * step, block * step + step):
+            for j in range(block, rest, apart):
                 value = values[j] - offsets[j]
                 # Always written, counted only if wanted: no branch to mispredict.
                 found[count] = j
                 keys[count] = value
                 count += np.uintp(value >= bound)
-    for j in range(np.uintp(n_blocks) * step, np.uintp(m)):
+    for j in range(rest, np.uintp(m)):
         value = values[j] - offsets[j]
         found[count] = j
         keys[count] = value
@@ -208,16 +146,6 @@ def propose(
             kept += np.uintp(keys[a] >= cut)
         count = kept
     return np.int64(count)
-
-
-@njit(cache=True, nogil=True)
-def widen(
-    row,  # IN  (d,)
-    wide,  # OUT (d,) float64
-):
-    """Convert a row once, before comparing it with many atoms."""
-    for j in range(row.shape[0]):
-        wide[j] = row[j]
 
 
 @njit(cache=True, nogil=True)
@@ -262,47 +190,45 @@ def decide(
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "nnan", "nsz"})
-def _block_bounds(values, offsets, rests, left, maxima):
-    """Upper bound on the values in each full block of columns, including the rests."""
-    step = np.uintp(WIDE)
-    for block in range(np.uintp(values.shape[0]) // step):
-        start = block * step
-        largest = values[start] + left * rests[start] - offsets[start]
-        for j in range(start, start + step):
-            value = values[j] + left * rests[j] - offsets[j]
-            largest = value if value > largest else largest
-        maxima[block] = largest
+def _block_bounds(values, offsets, rests, left, width, maxima):
+    """Upper bound on the values in each block of columns, including the rests."""
+    n_blocks = np.uintp(values.shape[0] // width)
+    for j in range(n_blocks):
+        maxima[j] = values[j] + left * rests[j] - offsets[j]
+    for turn in range(np.uintp(1), np.uintp(width)):
+        start = turn * n_blocks
+        for j in range(n_blocks):
+            value = values[start + j] + left * rests[start + j] - offsets[start + j]
+            maxima[j] = value if value > maxima[j] else maxima[j]
 
 
 @njit(cache=True, nogil=True)
 def _overlooked(
-    values,  # IN  (m,) float32 products of the leading parts
+    values,  # SCRATCH (m,) float32 products of the leading parts; those already seen are lost
     offsets,  # IN  (m,) float32
     rests,  # IN  (m,) float32, what those leave of each atom
     left,  # what they leave of the row
     bound,  # float32
     maxima,  # SCRATCH (m + 1,) float32
-    seen,  # IN  (m + 1,) atoms already looked at, in rising order
+    seen,  # IN  (m + 1,) atoms already looked at
     n_seen,
-    found,  # OUT (m + 1,) the other atoms whose whole value may reach the bound, in rising order
+    found,  # OUT (m + 1,) the other atoms whose whole value may reach the bound
 ):
     """Collect the atoms that leading parts alone cannot rule out; return how many."""
-    m = np.uintp(values.shape[0])
-    step = np.uintp(WIDE)
-    _block_bounds(values, offsets, rests, left, maxima)
-    count, turn = np.uintp(0), 0
-    for block in range((m + step - np.uintp(1)) // step):
-        last = min(m, block * step + step)
-        if block < m // step and maxima[block] < bound:
-            continue
-        while turn < n_seen and seen[turn] < block * step:
-            turn += 1
-        for j in range(block * step, last):
-            if turn < n_seen and seen[turn] == j:
-                turn += 1
-                continue
-            found[count] = j
-            count += np.uintp(values[j] + left * rests[j] - offsets[j] >= bound)
+    for a in range(n_seen):
+        values[seen[a]] = -np.inf
+    apart = np.uintp(values.shape[0] // OVERLOOKED)
+    rest = apart * np.uintp(OVERLOOKED)
+    _block_bounds(values, offsets, rests, left, OVERLOOKED, maxima)
+    count = np.uintp(0)
+    for block in range(apart):
+        if maxima[block] >= bound:
+            for j in range(block, rest, apart):
+                found[count] = j
+                count += np.uintp(values[j] + left * rests[j] - offsets[j] >= bound)
+    for j in range(rest, np.uintp(values.shape[0])):
+        found[count] = j
+        count += np.uintp(values[j] + left * rests[j] - offsets[j] >= bound)
     return np.int64(count)
 
 
