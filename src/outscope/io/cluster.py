@@ -26,7 +26,11 @@ from outscope.io.parts import Part, Source
 AHEAD = 3
 # A task that fails for what may pass, such as a slow disk, is tried again this often.
 RETRIES = 2
-WAIT_SECONDS = 60.0
+# How long to wait for workers when there is none, looking every so often.
+WAIT_SECONDS, LOOK_SECONDS = 120.0, 5.0
+# Dask drops a worker that is not there 15 s after it died, even one that is just starting again.
+KEEP_WORKERS = {"distributed.deploy.lost-worker-timeout": "1h"}
+AGAIN = "start again (a fit resumes from its checkpoint)"
 # The whole package is above this module, and there before it.
 VERSION: str = sys.modules["outscope"].__version__
 
@@ -58,7 +62,7 @@ class ClusterSource(Source):
             where = tuple(self.parts[part])
             waiting.append((part, self._submit(operator.call, job, part, where, held, told(part))))
             del held
-            if len(waiting) >= AHEAD * max(2, sum(self._client.nthreads().values())):
+            if len(waiting) >= AHEAD * max(2, self._threads()):
                 yield self._result(*waiting.popleft())
         while waiting:
             yield self._result(*waiting.popleft())
@@ -125,6 +129,7 @@ class ClusterSource(Source):
 
     def _result(self, part: int, future: Any) -> Any:
         distributed = require("distributed", extra="dask")
+        self._wait(future)
         try:
             found = future.result()
         except distributed.KilledWorker as error:
@@ -140,10 +145,29 @@ class ClusterSource(Source):
                 "process has"
             ) from error
         except distributed.CancelledError as error:
-            raise OutscopeError(f"the cluster dropped the work on block {part + 1:,}") from error
+            raise OutscopeError(
+                f"the scheduler ended, or dropped the work on block {part + 1:,}; {AGAIN}"
+            ) from error
         if isinstance(found, _Refusal):
             raise InputError(found.words)
         return found
+
+    def _wait(self, future: Any) -> None:
+        """Wait for a task, as long as there are workers or might be again."""
+        wait, alone = require("distributed", extra="dask").wait, 0.0
+        while not future.done():
+            try:
+                wait(future, timeout=LOOK_SECONDS)
+            except TimeoutError:
+                alone = 0.0 if self._threads() else alone + LOOK_SECONDS
+            if alone > WAIT_SECONDS:
+                raise OutscopeError(f"no worker is left, and none has come back; {AGAIN}")
+
+    def _threads(self) -> int:
+        try:
+            return sum(self._client.nthreads().values())
+        except OSError as error:
+            raise OutscopeError(f"the scheduler does not answer ({error}); {AGAIN}") from error
 
 
 @dataclass(frozen=True)
@@ -247,12 +271,13 @@ def connected(address: str) -> Iterator[Any]:
     """A client of a cluster: "local" starts one with a worker for each core, until the end."""
     distributed = require("distributed", extra="dask")
     started = {"threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
-    try:
-        client = distributed.Client(**(started if address == "local" else {"address": address}))
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"no Dask scheduler answers at {address} ({error}); give its address, such as "
-            "tcp://host:8786, or 'local' for workers on this machine"
-        ) from error
-    with client:
-        yield client
+    with require("dask", extra="dask").config.set(KEEP_WORKERS):
+        try:
+            client = distributed.Client(**(started if address == "local" else {"address": address}))
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"no Dask scheduler answers at {address} ({error}); give its address, such as "
+                "tcp://host:8786, or 'local' for workers on this machine"
+            ) from error
+        with client:
+            yield client
