@@ -90,6 +90,7 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         "calibration_scores_": schema.maybe(schema.SCORES),
         "calibration_kind_": schema.maybe(schema.one_of(HELD_OUT, LEFT_ONE_OUT)),
         "promised_": schema.PROMISE,
+        "rate_": schema.maybe(schema.number(0.0, 1.0)),
     }
     # Whether rows are scaled to unit length, for detectors without such a parameter.
     _unit_rows: ClassVar[bool] = False
@@ -153,7 +154,7 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
             self.held_out_scores_ = np.sort(self._held_out_scores(rows, y, scores))
             self.left_one_out_ = len(rows) <= ONE_BY_ONE and self._keeps_every_row()
             self._forget()
-        for name in ("calibration_scores_", "calibration_kind_"):
+        for name in ("calibration_scores_", "calibration_kind_", "rate_", "stream_"):
             self.__dict__.pop(name, None)
         self.promised_: list[float | None] | None = None
         if isinstance(self.contamination, str):
@@ -311,7 +312,8 @@ class Detector(Sized, OutlierMixin, BaseEstimator):
         if value is not None and not np.isfinite(value):
             raise InputError(f"value={value!r} is not a finite score")
         cut = estimated_cut(self.held_out_scores_, fpr) if fpr is not None else float(value or 0.0)
-        self.offset_, self.promised_ = -cut, None
+        # What was asked for, for `partial_fit` to keep to; None for a score.
+        self.offset_, self.promised_, self.rate_ = -cut, None, fpr
         return self
 
     def p_value(self, X: Any) -> FloatArray:

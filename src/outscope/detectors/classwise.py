@@ -8,14 +8,20 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from outscope._sklearn import check_labels
-from outscope._types import FloatArray, IntArray, Matrix
+from outscope._types import BoolArray, FloatArray, IntArray, Matrix
 from outscope.detectors.base import Reading
 from outscope.detectors.nnk import DictionaryDetector, in_parts
 from outscope.engine.coder import ClassCoder
 from outscope.io import schema
+from outscope.learning.dictionary import NNKMeans
 from outscope.learning.loop import REPRESENTATIVES
 from outscope.learning.plan import largest_atom, refuse_small
 from outscope.learning.rows import Rows, size_for
+from outscope.learning.stream import begin, remembered
+
+# Rows of a class that are learned, in a stream, whatever their scores: fewer cannot place a cut
+# that 5 % of them exceed.
+YOUNG_CLASS = 20
 
 
 class ClasswiseNNKDetector(DictionaryDetector):
@@ -130,3 +136,33 @@ class ClasswiseNNKDetector(DictionaryDetector):
         del self._membership
         for dictionary in self.dictionaries_:
             dictionary.forget()
+
+    def _dictionaries(self) -> list[NNKMeans]:
+        return list(self.dictionaries_)
+
+    def _put(self, dictionaries: list[NNKMeans]) -> None:
+        self.dictionaries_ = dictionaries
+
+    def _known_labels(self) -> np.ndarray[Any, Any]:
+        return self.classes_
+
+    def _owners(self, membership: IntArray) -> IntArray:
+        return membership
+
+    def _vouched(self, labels: np.ndarray[Any, Any]) -> BoolArray:
+        known = [remembered(one) >= YOUNG_CLASS for one in self.dictionaries_]
+        return ~np.isin(labels, self.classes_[known])
+
+    def _meet(self, labels: np.ndarray[Any, Any]) -> None:
+        whole = self._bytes_for_atoms()
+        if whole is not None:
+            least = len(labels) * largest_atom(self.n_features_in_, self.plan_.precision)
+            refuse_small(whole, least, f"one atom per class ({len(labels)})")
+        known = dict(zip(self.classes_.tolist(), self.dictionaries_, strict=True))
+        self.classes_, self.dictionaries_ = labels, []
+        for label in labels.tolist():
+            if label not in known:
+                known[label] = self._dictionary()
+                begin(known[label], self.plan_, self.n_features_in_)
+            known[label].max_bytes = whole and whole // len(labels)
+            self.dictionaries_.append(known[label])

@@ -94,6 +94,7 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     ----------
     atoms_ : (m, d) float32. stored_bytes_ : their size in a saved model.
     atom_probability_ : (m,) each atom's share of all non-zero weights.
+    atom_mass_ : (m,) how many rows each atom stands for.
     representatives_ : (m, 3) training rows that use each atom most, padded with −1.
     reconstruction_error_ : mean ood_score of the training rows (cosine: the paper's normalised
         error; Gaussian: a soft squared distance to what the atoms explain).
@@ -120,6 +121,10 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         "losses_": schema.array("epochs", "float64", empty=True),
         "bandwidth_": schema.number(0.0),
         "n_neighbors_": schema.whole(1),
+        # For going on with new rows; scores do not depend on these.
+        "atom_mass_": schema.maybe(schema.array("m", "float64", low=0.0)),
+        "atom_leaning_": schema.maybe(schema.array("m 3", "float64", low=0.0)),
+        "exact_atoms_": schema.maybe(schema.array("m d", "float32")),
     }
 
     def __init__(
@@ -180,6 +185,7 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         learned = learn(X, rows, first, recipe, self._report)
         self.stored_atoms_, self.atom_scale_ = store(learned.atoms, plan.precision)
         self.atom_probability_ = learned.probability
+        self.atom_mass_ = learned.statistics.mass
         self.representatives_ = learned.representatives
         self.reconstruction_error_ = learned.loss
         self.losses_ = np.array(learned.losses)
