@@ -19,8 +19,8 @@ from outscope.learning.plan import largest_atom, refuse_small
 from outscope.learning.rows import Rows, size_for
 from outscope.learning.stream import begin, remembered
 
-# Rows of a class that are learned, in a stream, whatever their scores: fewer cannot place a cut
-# that 5 % of them exceed.
+# First rows of a new class that are learned whatever their scores: fewer cannot place a cut that
+# 5 % of them exceed.
 YOUNG_CLASS = 20
 
 
@@ -150,8 +150,9 @@ class ClasswiseNNKDetector(DictionaryDetector):
         return membership
 
     def _vouched(self, labels: np.ndarray[Any, Any]) -> BoolArray:
-        known = [remembered(one) >= YOUNG_CLASS for one in self.dictionaries_]
-        return ~np.isin(labels, self.classes_[known])
+        young = [c for c in self.stream_.young_ if remembered(self.dictionaries_[c]) < YOUNG_CLASS]
+        known = np.delete(self.classes_, young)
+        return ~np.isin(labels, known)
 
     def _meet(self, labels: np.ndarray[Any, Any]) -> None:
         whole = self._bytes_for_atoms()

@@ -10,7 +10,7 @@ from sklearn.utils import check_random_state
 
 from outscope._parameters import CONTAMINATION, POSITIVE, check_parameters, one_of
 from outscope._sklearn import all_or_nothing, check_labels, check_rows
-from outscope._types import BoolArray, IntArray, Matrix
+from outscope._types import BoolArray, FloatArray, IntArray, Matrix
 from outscope.decisions.threshold import estimated_cut, without_strange
 from outscope.detectors.base import USUAL_RATE, Detector
 from outscope.engine.kernels.blas import one_thread_each
@@ -22,9 +22,6 @@ from outscope.learning.plan import Plan
 from outscope.learning.rows import EPOCH_ROWS
 from outscope.learning.stream import KEPT_ROWS, KEPT_SCORES, News, Stream
 
-# A stream that begins without a fitted detector is trusted this long: a threshold from few rows
-# would shut out what they happen not to show.
-TRUSTED_ROWS = 1000
 # Learned again once there are half as many new rows as there were at the last time.
 GROWTH = 0.5
 
@@ -104,13 +101,13 @@ class StreamingDetector(Detector):
         """Go on learning from new rows, without the old ones; on an unfitted detector, start.
 
         guard : leave out rows that the present threshold flags, so that strange rows in the stream
-            are not learned. "auto" guards a detector that `fit` made from the first row, and one
-            that was started here once it has learned 1,000 rows.
+            are not learned. "auto" does so once `fit` or `calibrate` was called: until then, all
+            rows are training rows.
         half_life : number of rows after which a row counts half; None forgets nothing.
 
         Up to 8,192 rows are kept, and whenever they are half as many again, the plan is made and
         the dictionary learned again from all of them; beyond that, the plan is settled, each block
-        is learned once, and its worst explained rows become atoms up to the planned size.
+        is learned once, and some of its rows become atoms, up to the planned size.
 
         Every row is scored before it is learned; the threshold is an estimate from the latest such
         scores (`held_out_scores_`), at the rate that was asked for. What `calibrate` promised no
@@ -129,6 +126,8 @@ class StreamingDetector(Detector):
                 self.stream_ = copy.copy(self.stream_)
             else:
                 self._continue_from_fit(labels is not None)
+            if self.promised_ is not None:
+                self._trust(self.calibration_scores_)
             self._refuse_other_labels(labels)
             rate = self._rate_in_use()
             for first in range(0, len(rows), EPOCH_ROWS):
@@ -158,16 +157,20 @@ class StreamingDetector(Detector):
         known = self._known_labels()
         self._new_stream(known is not None and (with_labels or len(known) > 1))
         self.stream_.drop()
+        self._trust(self.held_out_scores_)
         rows = sum(learning.remembered(one) for one in self._dictionaries())
         self.stream_.rows_seen_ = max(round(rows), int(self.remembered_rows().max(initial=-1)) + 1)
 
     def _new_stream(self, labelled: bool) -> None:
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.stream_ = stream = Stream().started(self.n_features_in_, seed, labelled=labelled)
-        known = getattr(self, "calibration_scores_", self.held_out_scores_)
         # Sorted scores would be dropped from the bottom.
-        stream.note(np.random.RandomState(0).permutation(known))
+        stream.note(np.random.RandomState(0).permutation(self.held_out_scores_), np.inf)
         stream.reference_scores_ = np.sort(stream.recent_scores_)
+
+    def _trust(self, scores: FloatArray) -> None:
+        """From now on, rows are guarded: these scores are of rows in scope."""
+        self.stream_.guarded_, self.stream_.reference_scores_ = True, np.sort(scores)
 
     def _take_in(
         self,
@@ -181,15 +184,16 @@ class StreamingDetector(Detector):
         stream = self.stream_
         rng = stream.rng()
         scores = self._ood_score(X)
-        free = not guard or (guard == "auto" and self._is_trusted())
+        free = not (stream.guarded_ if guard == "auto" else guard)
         taken = np.ones(len(X), dtype=bool) if free else ~self.decide(scores).is_ood
         if labels is not None:
             taken |= self._vouched(labels)
         numbers = int(stream.rows_seen_) + np.arange(len(X))
         stream.rows_seen_ += len(X)
         stream.passed_over_ += int(np.count_nonzero(~taken))
-        stream.note(scores)
-        if free and not stream.passed_over_:
+        rows = sum(learning.remembered(one) for one in self._dictionaries())
+        stream.note(scores, rows + len(X))
+        if free and not stream.guarded_ and not stream.passed_over_:
             stream.reference_scores_ = np.sort(stream.recent_scores_)
         if half_life is not None:
             share = 0.5 ** (len(X) / half_life)
@@ -203,11 +207,6 @@ class StreamingDetector(Detector):
         if taken.any() and not self._learn_again_if_due(int(np.count_nonzero(taken))):
             self._learn_block(X[taken], membership[taken], numbers[taken], rng)
         self._estimate_again(rate)
-
-    def _is_trusted(self) -> bool:
-        """Whether this stream began here and has just begun."""
-        learned = self.stream_.rows_seen_ - self.stream_.passed_over_
-        return self.stream_.planned_rows_ > 0 and learned < TRUSTED_ROWS
 
     def _learn_block(
         self, X: Matrix, membership: IntArray, numbers: IntArray, rng: np.random.RandomState
@@ -266,7 +265,9 @@ class StreamingDetector(Detector):
         if names is not None and known is not None:
             # A row that was passed over may have had a label of its own.
             stream.keep_only(np.isin(names, known)[stream.kept_labels_])
-            stream.kept_labels_ = np.searchsorted(known, names)[stream.kept_labels_]
+            moved = np.searchsorted(known, names)
+            stream.kept_labels_ = moved[stream.kept_labels_]
+            stream.young_ = moved[stream.young_[np.isin(names[stream.young_], known)]]
         order = np.random.RandomState(0).permutation
         if not learned.all():
             # Rows that were passed over, at their share of all.
@@ -309,7 +310,11 @@ class StreamingDetector(Detector):
         together = np.union1d(known, labels)
         if len(together) > len(known):
             stream = self.stream_
-            stream.kept_labels_ = np.searchsorted(together, known)[stream.kept_labels_]
+            moved = np.searchsorted(together, known)
+            stream.kept_labels_, stream.young_ = moved[stream.kept_labels_], moved[stream.young_]
+            if stream.guarded_:
+                new = np.flatnonzero(~np.isin(together, known))
+                stream.young_ = np.concatenate([stream.young_, new])
             self._meet(together)
         return np.asarray(np.searchsorted(together, labels))
 

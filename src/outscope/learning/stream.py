@@ -15,13 +15,13 @@ from outscope.learning.bits import store
 from outscope.learning.dictionary import NNKMeans
 from outscope.learning.loop import REPRESENTATIVES, CodeStatistics, Recipe, merge_atoms
 from outscope.learning.plan import Plan
-from outscope.learning.rows import SAME_POINT, SEED_GROWTH, Rows, first_of_copies, size_for, unit
+from outscope.learning.rows import Rows, first_of_copies, size_for, unit
 
 # A stream keeps up to this many rows, to plan and learn again from all of them while they are few:
 # the planned size stops growing at about as many.
 KEPT_ROWS = 8192
-# Scores of new rows that are remembered, the latest ones.
-KEPT_SCORES = 4096
+# Scores of the latest rows that are remembered.
+FEWEST_SCORES, KEPT_SCORES = 500, 4096
 KEPT = ("kept_rows_", "kept_labels_", "kept_numbers_", "kept_learned_")
 
 
@@ -30,10 +30,12 @@ class Stream(BaseEstimator):
 
     Attributes
     ----------
+    guarded_ : whether strange rows are left out unless told otherwise.
     rows_seen_ : rows of all calls. passed_over_ : how many of them the guard left out.
     kept_rows_ : every row that is still remembered, as learning sees it; None once there were more
         than 8,192 and the plan was settled. kept_labels_, kept_numbers_ : their labels (numbers of
         classes) and their places in the stream. kept_learned_ : False for those passed over.
+    young_ : classes (by number) that first came in with the guard on.
     planned_rows_, new_rows_ : rows at the latest plan, and since.
     recent_scores_ : of the latest rows, before they were learned or passed over.
     reference_scores_ : the latest ones from before the guard was on.
@@ -43,8 +45,10 @@ class Stream(BaseEstimator):
         "n_features_in_": schema.whole(1, "d"),
         "seed_": schema.whole(0),
         "labelled_": schema.one_of(True, False),
+        "guarded_": schema.one_of(True, False),
         "rows_seen_": schema.number(0.0),
         "passed_over_": schema.number(0.0),
+        "young_": schema.integers("young", 0, empty=True),
         "planned_rows_": schema.number(0.0),
         "new_rows_": schema.number(0.0),
         "kept_rows_": schema.or_none(schema.array("r d", "float32", empty=True)),
@@ -59,6 +63,7 @@ class Stream(BaseEstimator):
     kept_labels_: IntArray
     kept_numbers_: IntArray
     kept_learned_: BoolArray
+    young_: IntArray
     planned_rows_: float
     new_rows_: float
     recent_scores_: FloatArray
@@ -95,17 +100,23 @@ class Stream(BaseEstimator):
         for name in KEPT:
             setattr(self, name, getattr(self, name)[stays])
 
-    def note(self, scores: FloatArray) -> None:
-        """Remember scores that rows had before they were learned; the oldest are dropped."""
-        self.recent_scores_ = np.concatenate([self.recent_scores_, scores])[-KEPT_SCORES:]
+    def note(self, scores: FloatArray, rows: float) -> None:
+        """Remember scores that rows had before they were learned, after so many rows.
+
+        Scores fall while a dictionary grows, so only those of the last quarter of the rows count.
+        """
+        latest = int(min(max(FEWEST_SCORES, rows / 4), KEPT_SCORES))
+        self.recent_scores_ = np.concatenate([self.recent_scores_, scores])[-latest:]
 
     def started(self, n_features: int, seed: int, *, labelled: bool) -> Self:
         """An empty stream."""
         self.n_features_in_, self.seed_, self.labelled_ = n_features, seed, labelled
+        self.guarded_ = False
         self.rows_seen_ = self.passed_over_ = self.planned_rows_ = self.new_rows_ = 0
         self.kept_rows_ = np.empty((0, n_features), np.float32)
         self.kept_labels_ = self.kept_numbers_ = np.empty(0, np.int64)
         self.kept_learned_ = np.empty(0, bool)
+        self.young_ = np.empty(0, np.int64)
         self.recent_scores_ = self.reference_scores_ = np.empty(0)
         return self
 
@@ -174,7 +185,7 @@ def begin(dictionary: NNKMeans, plan: Plan, width: int) -> None:
 def go_on(
     dictionary: NNKMeans, news: News, plan: Plan, limit: int, rng: np.random.RandomState
 ) -> None:
-    """Learn new rows: the worst explained become atoms, all are coded once, the size is kept.
+    """Learn new rows: some become atoms, all are coded once, the size is kept.
 
     Every atom is the mean of what it stands for, so its position and its mass are all that has to
     be known of earlier rows.
@@ -183,7 +194,7 @@ def go_on(
     block = news.rows.all()
     atoms, mass = _exact(dictionary), mass_of(dictionary)
     wanted = _quota(len(block), len(atoms), mass, limit, rng)
-    new = _badly_explained(block, atoms, wanted, rng, recipe.n_jobs)
+    new = _some_of(block, wanted, rng)
     atoms = np.concatenate([atoms, new])
     found = CodeStatistics(len(atoms), atoms.shape[1], recipe.update == "mod")
     found.mass = np.concatenate([mass, np.zeros(len(new))])
@@ -267,31 +278,15 @@ def _quota(
     return min(n_new, max(limit - n_atoms, int(share + rng.random_sample())))
 
 
-def _badly_explained(
-    rows: Matrix, atoms: Matrix, wanted: int, rng: np.random.RandomState, n_jobs: int | None
-) -> Matrix:
-    """Rows far from all atoms and from each other, drawn by squared distance as in k-means++."""
+def _some_of(rows: Matrix, wanted: int, rng: np.random.RandomState) -> Matrix:
+    """Rows that become atoms, drawn evenly.
+
+    Drawing those that are explained worst is no better on rows in scope, and picks the strange
+    rows that a guard missed.
+    """
+    chosen = np.sort(rng.choice(len(rows), wanted, replace=False))
     squares = np.einsum("ij,ij->i", rows, rows)
-    distance, chosen = np.full(len(rows), np.inf, np.float32), np.empty(0, np.intp)
-    newest = atoms
-    if not len(atoms) and wanted:
-        chosen = rng.choice(len(rows), 1)
-        newest = rows[chosen]
-    while wanted:
-        closeness = product(rows, newest.T, n_jobs)
-        closeness -= 0.5 * np.einsum("ij,ij->i", newest, newest)
-        np.minimum(distance, squares - 2.0 * closeness.max(axis=1), out=distance)
-        distance[chosen] = 0.0
-        distance[distance <= SAME_POINT * squares] = 0.0
-        free = np.flatnonzero(distance > 0.0)
-        size = min(max(1, int(SEED_GROWTH * wanted)), wanted - len(chosen), len(free))
-        if size <= 0:
-            break
-        share = distance[free].astype(np.float64)
-        drawn = rng.choice(free, size, replace=False, p=share / share.sum())
-        drawn = drawn[first_of_copies(rows[drawn], squares[drawn])]
-        chosen, newest = np.concatenate([chosen, drawn]), rows[drawn]
-    return rows[chosen]
+    return rows[chosen[first_of_copies(rows[chosen], squares[chosen])]]
 
 
 def _worthwhile(atoms: Matrix, mass: FloatArray, recipe: Recipe) -> BoolArray:
