@@ -145,8 +145,7 @@ class StreamingDetector(Detector):
         labels = None if y is None else check_labels(y, len(rows))
         codes = self._numbered(labels, len(rows))
         if len(rows) <= KEPT_ROWS:
-            seen = learnable(rows, normalize=self.normalize).all()
-            stream.keep(seen, codes, np.arange(len(rows)), np.ones(len(rows), bool))
+            stream.keep(rows, codes, np.arange(len(rows)), np.ones(len(rows), bool))
         else:
             stream.drop()
         stream.rows_seen_ = stream.planned_rows_ = len(rows)
@@ -202,8 +201,7 @@ class StreamingDetector(Detector):
                 learning.fade(one, share)
         membership = self._numbered(labels, len(X))
         if stream.kept_rows_ is not None:
-            seen = learnable(X, normalize=self.normalize).all()
-            stream.keep(seen, membership, numbers, taken)
+            stream.keep(X, membership, numbers, taken)
         if taken.any() and not self._learn_again_if_due(int(np.count_nonzero(taken))):
             self._learn_block(X[taken], membership[taken], numbers[taken], rng)
         self._estimate_again(rate)
@@ -324,6 +322,9 @@ class StreamingDetector(Detector):
             has = "has" if self.stream_.labelled_ else "has no"
             raise InputError(f"this detector {has} labels; give y with every call or with none")
         known = self._known_labels()
+        numbers = np.concatenate([self.stream_.kept_labels_, self.stream_.young_])
+        if numbers.max(initial=0) >= (1 if known is None else len(known)):
+            raise InputError("the rows kept in this model have labels that it does not know")
         if labels is not None and known is not None:
             kinds = {"U": "U", "b": "b"}
             if kinds.get(labels.dtype.kind) != kinds.get(known.dtype.kind):

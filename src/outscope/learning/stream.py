@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from outscope._sklearn import largest_value
 from outscope._types import BoolArray, FloatArray, IntArray, Matrix
 from outscope.engine.blocks import product
 from outscope.engine.coder import Coder
 from outscope.io import schema
+from outscope.io.schema import LARGEST
 from outscope.learning.bits import store
 from outscope.learning.dictionary import NNKMeans
 from outscope.learning.loop import REPRESENTATIVES, CodeStatistics, Recipe, merge_atoms
@@ -25,6 +27,13 @@ FEWEST_SCORES, KEPT_SCORES = 500, 4096
 KEPT = ("kept_rows_", "kept_labels_", "kept_numbers_", "kept_learned_")
 
 
+def _are_rows(value: Any, seen: schema.Seen) -> bool:
+    """Whether these are rows as `Stream.keep` stores them."""
+    plain = schema.array("r d", "float32", empty=True)
+    large = schema.array("r d", "float64", low=-1e154, high=1e154, empty=True)
+    return plain.passes(value, seen) or large.passes(value, seen)
+
+
 class Stream(BaseEstimator):
     """What a detector must remember, beside its dictionary, to go on learning.
 
@@ -32,7 +41,7 @@ class Stream(BaseEstimator):
     ----------
     guarded_ : whether strange rows are left out unless told otherwise.
     rows_seen_ : rows of all calls. passed_over_ : how many of them the guard left out.
-    kept_rows_ : every row that is still remembered, as learning sees it; None once there were more
+    kept_rows_ : every row that is still remembered, as it came; None once there were more
         than 8,192 and the plan was settled. kept_labels_, kept_numbers_ : their labels (numbers of
         classes) and their places in the stream. kept_learned_ : False for those passed over.
     young_ : classes (by number) that first came in with the guard on.
@@ -51,7 +60,7 @@ class Stream(BaseEstimator):
         "young_": schema.integers("young", 0, empty=True),
         "planned_rows_": schema.number(0.0),
         "new_rows_": schema.number(0.0),
-        "kept_rows_": schema.or_none(schema.array("r d", "float32", empty=True)),
+        "kept_rows_": schema.or_none(schema.Field(_are_rows, "rows (r, d), finite")),
         "kept_labels_": schema.integers("r", 0, empty=True),
         "kept_numbers_": schema.integers("r", 0, empty=True),
         "kept_learned_": schema.array("r", "bool", empty=True),
@@ -80,7 +89,12 @@ class Stream(BaseEstimator):
         return np.random.RandomState([self.seed_, int(self.rows_seen_) % 2**32])
 
     def keep(self, rows: Matrix, labels: IntArray, numbers: IntArray, learned: BoolArray) -> None:
-        """Remember rows."""
+        """Remember rows as they came: after whitening, their own length may count.
+
+        In float32, unless they are too large for its squares.
+        """
+        if largest_value(rows) < LARGEST:
+            rows = rows.astype(np.float32)
         for name, new in zip(KEPT, (rows, labels, numbers, learned), strict=True):
             setattr(self, name, np.concatenate([getattr(self, name), new]))
 
