@@ -55,11 +55,15 @@ def settings(kind):
         yield {"precision": "int4", "kernel": "cosine", "update": "mod", "normalize": False}
 
 
-def make(kind, changes, rows, labels):
+def make(kind, changes, rows, labels, streams=False):
     made = kind(**changes)
     if "random_state" in made.get_params():
         made.set_params(random_state=0)
-    return made.fit(rows, labels).calibrate(rows[::2] + 0.01)
+    if streams:
+        made.partial_fit(rows[:30], labels[:30]).partial_fit(rows[18:], labels[18:])
+    else:
+        made.fit(rows, labels)
+    return made.calibrate(rows[::2] + 0.01)
 
 
 def places(value, path=()):
@@ -155,6 +159,8 @@ def fuzz(folder, rows, n, rng):
         loaded += 1
         try:
             found.predict(rows)
+            if "stream_" in vars(found):
+                learn_on(copy.deepcopy(found), rows)
             if hasattr(found, "p_value"):
                 found.p_value(rows)
             if hasattr(found, "explain"):
@@ -163,6 +169,15 @@ def fuzz(folder, rows, n, rng):
         except (outscope.OutscopeError, ValueError):
             pass
     return loaded
+
+
+def learn_on(found, rows):
+    """Go on with rows that have labels or not, as the stream says."""
+    known = getattr(found, "classes_", getattr(found, "labels_", None))
+    labels = None
+    if found.stream_.labelled_ and known is not None:
+        labels = np.resize(known, len(rows))
+    found.partial_fit(rows, labels)
 
 
 def main(total):
@@ -181,7 +196,8 @@ def main(total):
     each, loaded = -(-total // len(cases)), 0
     for kind, changes, data in cases:
         with tempfile.TemporaryDirectory() as folder:
-            made = make(kind, changes, data, labels)
+            streams = hasattr(kind, "partial_fit") and rng.random() < 0.5
+            made = make(kind, changes, data, labels, streams)
             made.save(folder)
             loaded += fuzz(Path(folder), data[:3], each, rng)
     print(f"{each * len(cases)} cases, {loaded} of them loaded")

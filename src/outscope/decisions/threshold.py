@@ -17,6 +17,8 @@ HELD_OF_FEW, HELD_MOST = 99, 2000
 # Scores closer than this relative difference count as equal: encoders round differently from batch
 # to batch, by about 1e-7.
 SAME_SCORE = 1e-5
+# In a stream with strange rows, scores between these quantiles tell how in-scope rows are scored.
+BODY = (0.5, 0.75)
 # What a promise is based on.
 HELD_OUT, LEFT_ONE_OUT = "rows held out", "training rows, each judged without itself"
 
@@ -62,6 +64,30 @@ def estimated_cut(scores: npt.ArrayLike, fpr: float) -> float:
     upper = values[len(values) // 2 :]
     excess = float(upper.mean() - np.median(values))
     return float(values[-1]) - excess * math.log(fpr * (len(values) + 1))
+
+
+def without_strange(scores: npt.ArrayLike, reference: npt.ArrayLike) -> FloatArray:
+    """Sorted scores as they would be without the strange rows that may be among them.
+
+    The upper quarter is where those are, so it is replaced: it gets the shape that it has in
+    `reference`, scores of rows that are in scope, at the scale of what lies below. So the scores
+    follow in-scope rows wherever they move, and some percent of strange rows hardly matter.
+
+    >>> clean = np.arange(100.0)
+    >>> without_strange(np.r_[2.0 * clean, [900.0] * 5], clean)[-1].round()
+    np.float64(207.0)
+    """
+    values = np.sort(np.asarray(scores, dtype=np.float64))
+    known = np.asarray(reference, dtype=np.float64)
+    middle, upper = np.quantile(values, BODY)
+    middle_known, upper_known = np.quantile(known, BODY)
+    if upper_known <= middle_known:
+        return values
+    body = values[values <= upper]
+    n = len(values) - len(body)
+    levels = BODY[1] + (1.0 - BODY[1]) * (np.arange(n) + 0.5) / max(1, n)
+    excess = np.quantile(known, levels) - upper_known
+    return np.concatenate([body, upper + excess * (upper - middle) / (upper_known - middle_known)])
 
 
 def rows_needed(fpr: float, confidence: float | None = None) -> int:

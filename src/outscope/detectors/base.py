@@ -92,6 +92,7 @@ class Detector(Sized, OutlierMixin, Thresholded):
         "calibration_scores_": schema.maybe(schema.SCORES),
         "calibration_kind_": schema.maybe(schema.one_of(HELD_OUT, LEFT_ONE_OUT)),
         "promised_": schema.PROMISE,
+        "rate_": schema.maybe(schema.number(0.0, 1.0)),
     }
     # Whether rows are scaled to unit length, for detectors without such a parameter.
     _unit_rows: ClassVar[bool] = False
@@ -224,7 +225,7 @@ class Detector(Sized, OutlierMixin, Thresholded):
             held = self._held_out_scores(training.X, training.y, known)
             whole = len(training.X) <= ONE_BY_ONE and self._keeps_every_row()
         self.held_out_scores_, self.left_one_out_ = np.sort(held), whole
-        for name in ("calibration_scores_", "calibration_kind_"):
+        for name in ("calibration_scores_", "calibration_kind_", "rate_", "stream_"):
             self.__dict__.pop(name, None)
         self.promised_ = None
         if isinstance(self.contamination, str):

@@ -8,15 +8,21 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from outscope._sklearn import check_labels
-from outscope._types import FloatArray, IntArray, Matrix
+from outscope._types import BoolArray, FloatArray, IntArray, Matrix
 from outscope.detectors.base import Reading
 from outscope.detectors.coded import DictionaryDetector, in_parts
 from outscope.detectors.sampling import Training
 from outscope.engine.coder import ClassCoder
 from outscope.io import schema
+from outscope.learning.dictionary import NNKMeans
 from outscope.learning.passes import REPRESENTATIVES
 from outscope.learning.plan import largest_atom, refuse_small
 from outscope.learning.rows import Rows, size_for
+from outscope.learning.stream import begin, remembered
+
+# First rows of a new class that are learned whatever their scores: fewer cannot place a cut that
+# 5 % of them exceed.
+YOUNG_CLASS = 20
 
 
 class ClasswiseNNKDetector(DictionaryDetector):
@@ -137,3 +143,34 @@ class ClasswiseNNKDetector(DictionaryDetector):
         del self._membership
         for dictionary in self.dictionaries_:
             dictionary.forget()
+
+    def _dictionaries(self) -> list[NNKMeans]:
+        return list(self.dictionaries_)
+
+    def _put(self, dictionaries: list[NNKMeans]) -> None:
+        self.dictionaries_ = dictionaries
+
+    def _known_labels(self) -> np.ndarray[Any, Any]:
+        return self.classes_
+
+    def _owners(self, membership: IntArray) -> IntArray:
+        return membership
+
+    def _vouched(self, labels: np.ndarray[Any, Any]) -> BoolArray:
+        young = [c for c in self.stream_.young_ if remembered(self.dictionaries_[c]) < YOUNG_CLASS]
+        known = np.delete(self.classes_, young)
+        return ~np.isin(labels, known)
+
+    def _meet(self, labels: np.ndarray[Any, Any]) -> None:
+        whole = self._bytes_for_atoms()
+        if whole is not None:
+            least = len(labels) * largest_atom(self.n_features_in_, self.plan_.precision)
+            refuse_small(whole, least, f"one atom per class ({len(labels)})")
+        known = dict(zip(self.classes_.tolist(), self.dictionaries_, strict=True))
+        self.classes_, self.dictionaries_ = labels, []
+        for label in labels.tolist():
+            if label not in known:
+                known[label] = self._dictionary()
+                begin(known[label], self.plan_, self.n_features_in_)
+            known[label].max_bytes = whole and whole // len(labels)
+            self.dictionaries_.append(known[label])

@@ -12,10 +12,11 @@ import numpy as np
 
 from outscope._parameters import NOT_NEGATIVE, one_of
 from outscope._types import FloatArray, IntArray, Matrix
-from outscope.detectors.base import Detector, Reading
+from outscope.detectors.base import Reading
 from outscope.detectors.explanation import Evidence, Explanation
 from outscope.detectors.gain import error_curve
 from outscope.detectors.sampling import Training
+from outscope.detectors.streaming import StreamingDetector
 from outscope.io import schema
 from outscope.io.cluster import ClusterSource
 from outscope.io.sources import Source
@@ -66,12 +67,12 @@ def _is_plan(value: Any, _: schema.Seen) -> bool:
     )
 
 
-class DictionaryDetector(Detector):
+class DictionaryDetector(StreamingDetector):
     """Base of detectors that code rows on learned atoms."""
 
     _rules = {**RULES, **OWN_RULES}
     _fitted = {
-        **Detector._fitted,
+        **StreamingDetector._fitted,
         "planned_": schema.Field(_is_plan, "a plan: name, value and reason of each decision"),
         "metric_": schema.or_none(schema.array("d d", "float32")),
         "common_": schema.or_none(schema.array("d", "float32")),

@@ -17,6 +17,7 @@ from outscope.detectors.confidence import BLOODDetector, D2UDetector, EnergyDete
 from outscope.detectors.nnk import PAPER, NNKDetector
 from outscope.errors import InputError
 from outscope.learning.dictionary import NNKMeans
+from outscope.learning.stream import Stream
 
 # What an entropy-constrained method does if the user sets no size: by default it keeps 200 atoms,
 # or half of each class's atoms; with the paper's settings λ decides.
@@ -27,6 +28,7 @@ CLASSES = {
     kind.__name__: kind
     for kind in (
         NNKMeans,
+        Stream,
         NNKDetector,
         ClasswiseNNKDetector,
         KNNDetector,

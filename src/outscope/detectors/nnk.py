@@ -10,10 +10,12 @@ from sklearn.utils import check_random_state
 from outscope._sklearn import check_labels
 from outscope._types import FloatArray, IntArray, Matrix
 from outscope.detectors.base import Reading
-from outscope.detectors.coded import DictionaryDetector
+from outscope.detectors.coded import DictionaryDetector, in_parts
 from outscope.detectors.sampling import Training
+from outscope.detectors.streaming import labels_of
 from outscope.io import schema
-from outscope.learning.rows import EPOCH_ROWS, size_for
+from outscope.learning.dictionary import NNKMeans
+from outscope.learning.rows import size_for
 
 # The settings behind the paper's published numbers (its score is the same ranking).
 PAPER = {"kernel": "cosine", "update": "mod", "n_neighbors": 20, "n_fit_neighbors": None}
@@ -53,6 +55,8 @@ class NNKDetector(DictionaryDetector):
     [1, -1]
     """
 
+    labels_: Any
+    representative_labels_: Any
     _parts = ("dictionary_", "common_", "metric_")
     _fitted = {
         **DictionaryDetector._fitted,
@@ -76,8 +80,7 @@ class NNKDetector(DictionaryDetector):
     def _labels_behind(self, atoms: IntArray) -> np.ndarray[Any, Any] | None:
         if self.labels_ is None:
             return None
-        labels: Any = self.representative_labels_
-        return np.asarray(self.labels_[labels[atoms]])
+        return np.asarray(self.labels_[self.representative_labels_[atoms]])
 
     def _learn_from(self, training: Training) -> None:
         rng = training.rng or check_random_state(self.random_state)
@@ -103,10 +106,7 @@ class NNKDetector(DictionaryDetector):
     def _ood_score(self, X: Matrix) -> FloatArray:
         if self._view.plain:
             return self._coder.ood_score(X, self._k, self.n_jobs)
-        parts = (
-            self._view(X[i : i + EPOCH_ROWS], self.n_jobs) for i in range(0, len(X), EPOCH_ROWS)
-        )
-        return np.concatenate([self._coder.ood_score(part, self._k, self.n_jobs) for part in parts])
+        return in_parts(X, lambda few: self._coder.ood_score(self._seen(few), self._k, self.n_jobs))
 
     def _read(self, X: Matrix) -> Reading:
         codes = self._coder.code(self._seen(X), self._k, self.n_jobs, relative=True)
@@ -123,3 +123,22 @@ class NNKDetector(DictionaryDetector):
 
     def _forget(self) -> None:
         self.dictionary_.forget()
+
+    def _dictionaries(self) -> list[NNKMeans]:
+        return [self.dictionary_]
+
+    def _put(self, dictionaries: list[NNKMeans]) -> None:
+        (self.dictionary_,) = dictionaries
+
+    def _known_labels(self) -> np.ndarray[Any, Any] | None:
+        return self.labels_
+
+    def _meet(self, labels: np.ndarray[Any, Any]) -> None:
+        known, behind = np.searchsorted(labels, self.labels_), self.representative_labels_
+        self.labels_, self.representative_labels_ = labels, np.where(behind < 0, -1, known[behind])
+
+    def _name_rows(self, before: IntArray, numbers: IntArray, membership: IntArray) -> None:
+        if self.labels_ is not None:
+            known = np.concatenate([before.ravel(), numbers])
+            labels = np.concatenate([self.representative_labels_.ravel(), membership])
+            self.representative_labels_ = labels_of(self.representatives_, known, labels)

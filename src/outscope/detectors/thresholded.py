@@ -41,6 +41,7 @@ class Thresholded(BaseEstimator):
     held_out_scores_: FloatArray
     left_one_out_: bool
     promised_: list[float | None] | None
+    rate_: float | None
     calibration_scores_: FloatArray
     calibration_kind_: str
 
@@ -149,7 +150,8 @@ class Thresholded(BaseEstimator):
         if value is not None and not np.isfinite(value):
             raise InputError(f"value={value!r} is not a finite score")
         cut = estimated_cut(self.held_out_scores_, fpr) if fpr is not None else float(value or 0.0)
-        self.offset_, self.promised_ = -cut, None
+        # What was asked for, for `partial_fit` to keep to; None for a score.
+        self.offset_, self.promised_, self.rate_ = -cut, None, fpr
         return self
 
     def p_value(self, X: Any) -> FloatArray:

@@ -94,6 +94,7 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     ----------
     atoms_ : (m, d) float32. stored_bytes_ : their size in a saved model.
     atom_probability_ : (m,) each atom's share of all non-zero weights.
+    atom_mass_ : (m,) how many rows each atom stands for.
     representatives_ : (m, 3) training rows that use each atom most, padded with −1.
     reconstruction_error_ : mean ood_score of the training rows (cosine: the paper's normalised
         error; Gaussian: a soft squared distance to what the atoms explain).
@@ -120,6 +121,10 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         "losses_": schema.array("epochs", "float64", empty=True),
         "bandwidth_": schema.number(0.0),
         "n_neighbors_": schema.whole(1),
+        # For going on with new rows; scores do not depend on these.
+        "atom_mass_": schema.maybe(schema.array("m", "float64", low=0.0)),
+        "atom_leaning_": schema.maybe(schema.array("m 3", "float64", low=0.0)),
+        "exact_atoms_": schema.maybe(schema.array("m d", "float32")),
     }
 
     def __init__(
@@ -179,12 +184,13 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         self.precision_, self.bandwidth_ = plan.precision, plan.bandwidth
         self.n_neighbors_ = plan.n_neighbors
         first = self._first_atoms(rows, size, rng)
-        return Learner(self._recipe(plan, len(first), rows), first)
+        return Learner(self.recipe(plan, len(first), len(rows)), first)
 
     def finish(self, learner: Learner, learned: Learned) -> None:
         """Take over what was learned."""
         self.stored_atoms_, self.atom_scale_ = store(learned.atoms, self.precision_)
         self.atom_probability_ = learned.probability
+        self.atom_mass_ = learned.mass
         self.representatives_ = learned.representatives
         self.reconstruction_error_ = learned.loss
         self.losses_ = np.array(learned.losses)
@@ -254,11 +260,11 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def _n_features_out(self) -> int:
         return len(self.atoms_)
 
-    def _recipe(self, plan: Plan, n_first: int, rows: Rows) -> Recipe:
+    def recipe(self, plan: Plan, n_first: int, n_rows: int) -> Recipe:
         """The plan's settings for one dictionary with this many initial atoms."""
-        target = self._target(n_first, rows.width)
+        target = self._target(n_first, self.n_features_in_)
         # If every row is an atom there is nothing to learn: each row already explains itself.
-        complete = n_first >= len(rows) and not isinstance(self.init, np.ndarray)
+        complete = n_first >= n_rows and not isinstance(self.init, np.ndarray)
         pruned = plan.entropy > 0 or (target is not None and target < n_first)
         return Recipe(
             n_neighbors=plan.n_fit_neighbors,

@@ -72,7 +72,8 @@ class Learned:
     atoms: Matrix
     probability: FloatArray
     representatives: IntArray  # (m, REPRESENTATIVES) rows that use each atom most, −1 = none
-    statistics: CodeStatistics  # of all rows it was learned from
+    statistics: CodeStatistics  # of the rows of that pass
+    mass: FloatArray  # (m,) how many of all rows each atom stands for
     loss: float
     losses: list[float]
 
@@ -86,6 +87,7 @@ class Learner:
     probability: FloatArray = field(init=False)
     losses: list[float] = field(init=False, default_factory=list)
     n_start: int = field(init=False)
+    n_rows: int = field(init=False, default=0)  # in the latest pass
     # Found in one pass, good for all: atoms move little from pass to pass.
     directions: Directions = field(init=False, default_factory=Directions)
 
@@ -131,6 +133,7 @@ class Learner:
         """New atoms from what a pass found; never an empty dictionary."""
         recipe, statistics = self.recipe, found.statistics
         size = recipe.size_at(epoch, self.n_start)
+        self.n_rows = statistics.rows
         self.losses.append(statistics.loss / statistics.rows)
         atoms = unit_if_cosine(statistics.new_atoms(self.atoms), recipe)
         probability, mass = statistics.probability(), statistics.mass
@@ -209,6 +212,8 @@ def _learned(learner: Learner, look: Look | None) -> Learned:
         statistics.probability(),
         look.examples,
         statistics,
+        # A sample stands for all rows in the last look.
+        statistics.mass * max(1.0, learner.n_rows / max(1, statistics.rows)),
         statistics.loss / max(1, statistics.rows),
         learner.losses,
     )

@@ -174,13 +174,13 @@ def seed_atoms(
             break
         share = distance[free].astype(np.float64)
         newest = rng.choice(free, size, replace=False, p=share / share.sum())
-        newest = newest[_first_of_copies(rows[newest, :-1], squares[newest])]
+        newest = newest[first_of_copies(rows[newest, :-1], squares[newest])]
         chosen.extend(newest.tolist())
     index = np.array(chosen)
     return np.ascontiguousarray(rows[index, :-1]), pool[index]
 
 
-def _first_of_copies(rows: Matrix, squares: FloatArray) -> BoolArray:
+def first_of_copies(rows: Matrix, squares: FloatArray) -> BoolArray:
     """Mark rows that equal no earlier one; copies may be drawn together, and one is enough."""
     gap = squares[:, None] + squares - 2.0 * (rows @ rows.T)
     return ~np.any(np.tril(gap <= SAME_POINT * squares, -1), axis=1)
