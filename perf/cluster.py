@@ -91,6 +91,7 @@ def main():
         print(json.dumps({"threads": threads, "workers": workers}[options.side](options.path)))
         return
     import scale
+    from records import keep
 
     with tempfile.TemporaryDirectory() as scratch:
         path = str(scale.rows_file(options.folder or scratch, options.rows))
@@ -105,6 +106,16 @@ def main():
         assert len({one["bits"] for taken in found.values() for one in taken}) == 1
         for name in ("fit", "fit, processor", "score"):
             here, there = (min(one[name] for one in found[side]) for side in found)
+            detail = f"{there:.1f} s / {here:.1f} s, {options.rows:,} rows, same bits"
+            told = f"{name}: {CORES} workers / {CORES} threads"
+            keep(
+                "performance",
+                name=told,
+                ratio=there / here,
+                bar="<= 1.3",
+                goal="1.1",
+                detail=detail,
+            )
             print(
                 f"{name}: {CORES} workers {there:.1f} s, {CORES} threads {here:.1f} s, ratio "
                 f"{there / here:.2f}   bar: 1.3, goal 1.1   same bits"

@@ -28,27 +28,28 @@ CHILD = """
 import json, resource, sys, time
 import numpy as np
 sys.path.insert(0, {here!r})
-import scale
-told = scale.{work}(*{arguments!r})
+import {script}
+told = {script}.{work}(*{arguments!r})
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 print(json.dumps({{**told, "peak": peak}}))
 """
 
 
-def child(work, *arguments):
+def child(work, *arguments, script="scale"):
     """What a function of this file returns when it runs in a new process, and its peak in MB."""
     here = str(Path(__file__).parent)
-    code = CHILD.format(here=here, work=work.__name__, arguments=tuple(map(str, arguments)))
+    given = tuple(map(str, arguments))
+    code = CHILD.format(here=here, script=script, work=work.__name__, arguments=given)
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def turns(count, *works):
+def turns(count, *works, script="scale"):
     """For each task its best turn, and its highest peak."""
     found = [[] for _ in works]
     for _ in range(count):
         for (work, *arguments), taken in zip(works, found, strict=True):
-            taken.append(child(work, *arguments))
+            taken.append(child(work, *arguments, script=script))
     best = [min(taken, key=lambda one: one["seconds"]) for taken in found]
     return [
         {**one, "peak": max(turn["peak"] for turn in taken)}

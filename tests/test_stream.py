@@ -300,3 +300,13 @@ def test_scores_without_the_strange_ones():
     assert (np.diff(found) >= 0).all()
     assert np.quantile(found, 0.95) == pytest.approx(np.quantile(2 * clean + 1, 0.95), rel=0.15)
     np.testing.assert_array_equal(without_strange(dirty, np.ones(50)), np.sort(dirty))
+
+
+def test_a_stream_may_come_from_a_file(tmp_path):
+    X = np.random.default_rng(0).normal(size=(900, 6)).astype(np.float32)
+    np.save(tmp_path / "rows.npy", X)
+    one, other = (NNKDetector(20, random_state=0).partial_fit(X[:300]) for _ in range(2))
+    one.partial_fit(X)
+    other.partial_fit(tmp_path / "rows.npy")
+    assert np.array_equal(one.atoms_, other.atoms_)
+    assert one.rows_seen_ == other.rows_seen_ == 1200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from numbers import Number
@@ -30,6 +31,8 @@ _KINDS = [np.float64, np.float32]
 def check_rows(estimator: Any, X: Any, *, reset: bool) -> Matrix:
     """Finite 2-d rows as float32 or float64; with `reset` their width is remembered."""
     X = np.asarray(X) if isinstance(X, (list, tuple)) else X
+    if isinstance(X, (str, os.PathLike)):
+        raise InputError(f"X is a name, {str(X)!r}; give rows, or a detector, which reads files")
     _refuse_masked("X", X)
     dtypes = getattr(X, "dtypes", getattr(X, "dtype", None))
     for dtype in dtypes if np.iterable(dtypes) else [dtypes]:

@@ -18,6 +18,7 @@ from outscope.detectors.thresholded import USUAL_RATE
 from outscope.engine.kernels.blas import one_thread_each
 from outscope.errors import InputError
 from outscope.io import schema
+from outscope.io.sources import as_source, checked
 from outscope.learning import stream as learning
 from outscope.learning.dictionary import NNKMeans, learnable
 from outscope.learning.plan import Plan
@@ -118,6 +119,15 @@ class StreamingDetector(Detector):
         """
         check_parameters(self, {**self._rules, "contamination": CONTAMINATION})
         _check_options(guard, half_life)
+        source = as_source(X)
+        if source is not None:
+            with all_or_nothing(self):
+                first, labels = 0, None if y is None else check_labels(y, len(source))
+                for i, (_, _, n) in enumerate(source.parts):
+                    mine = None if labels is None else labels[first : first + n]
+                    self.partial_fit(checked(source, i), mine, guard=guard, half_life=half_life)
+                    first += n
+            return self
         with all_or_nothing(self), one_thread_each():
             if not hasattr(self, "offset_"):
                 return self._start(X, y)
