@@ -29,7 +29,7 @@ Machine: {machine}. Measured {date}.
 GROWTH = """
 ## How cost grows
 
-A fit of every row of a float16 file (one epoch, after facts and first atoms from a sample). "Grows as" is the exponent
+A fit of every row of float16 files with `memory="400MB"` (one epoch, after facts and first atoms from a sample). "Grows as" is the exponent
 that fits the points: 1 is proportional.
 
 | with | grows as (time) | grows as (processor time) | peak memory, MB |
