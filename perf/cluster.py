@@ -50,15 +50,17 @@ def measured(path, wrapped, others=lambda: {}):
     scores = fitted.ood_score(wrapped(path))
     told["score"] = time.perf_counter() - start
     told["bits"] = hash_of(fitted.atoms_, fitted.representatives_, scores)
-    told["peak"] = [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]
+    told["peak"] = [usage()[1]]
     told["peak"] += [used[1] for used in others().values()]
     return told
 
 
 def usage():
     """Processor seconds and peak memory of this process, in MB."""
+    from records import peak
+
     used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+    return used.ru_utime + used.ru_stime, peak()
 
 
 def processor_seconds(others):

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import os
 import platform
+import resource
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results"
@@ -20,6 +21,18 @@ def machine() -> str:
         name = models[0].split(":", 1)[1].strip() if models else name
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return f"{cores} cores, {name}"
+
+
+def peak() -> float:
+    """Peak memory of this process, in MB.
+
+    Linux carries `ru_maxrss` over from the process that started this one; its own mark it does not.
+    """
+    status = Path("/proc/self/status")
+    for line in status.read_text().splitlines() if status.exists() else ():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def keep(kind: str, **found) -> None:

@@ -25,13 +25,13 @@ WIDTH, ATOMS, EPOCHS, CENTRES, AT_A_TIME = 384, 1000, 3, 2000, 65_536
 
 # What a child runs: it prints what it measured, its seconds and its peak memory, as JSON.
 CHILD = """
-import json, resource, sys, time
+import json, sys, time
 import numpy as np
 sys.path.insert(0, {here!r})
 import {script}
+from records import peak
 told = {script}.{work}(*{arguments!r})
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-print(json.dumps({{**told, "peak": peak}}))
+print(json.dumps({{**told, "peak": peak()}}))
 """
 
 
