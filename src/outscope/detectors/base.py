@@ -28,7 +28,7 @@ from outscope.decisions.threshold import (
     quantile_threshold,
 )
 from outscope.detectors.away import Scores, for_workers
-from outscope.detectors.explanation import Told
+from outscope.detectors.explanation import Lesson, Told
 from outscope.detectors.sampling import Training, rows_to_learn
 from outscope.detectors.thresholded import (
     ESTIMATE,
@@ -303,6 +303,11 @@ class Detector(Sized, OutlierMixin, Thresholded):
     def rows_in(self, reading: Reading, n: int) -> list[tuple[int, ...]]:
         """For each row read, the training rows most like it, at most n."""
         return [()] * len(reading.ood_score)
+
+    @property
+    def lessons_(self) -> tuple[Lesson, ...]:
+        """What was taught and not taken back, the oldest first; most detectors are not taught."""
+        return ()
 
     def refused_in(self, reading: Reading) -> list[str | None]:
         """For each row read, the refused example for which it is out of scope, if any."""

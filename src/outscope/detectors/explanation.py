@@ -42,3 +42,11 @@ class Explanation:
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One call of `refuse` or `accept`, or the outside examples given to `fit`."""
+
+    verb: str  # "refuse" or "accept"
+    examples: tuple[str, ...]  # their texts, or "example 1", …

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
 from outscope._types import BoolArray, FloatArray, IntArray, Matrix
-from outscope.detectors.explanation import Told
+from outscope.detectors.explanation import Lesson, Told
 from outscope.detectors.rounded import Rounded, rounded
 from outscope.engine.coder import Coder
 from outscope.errors import InputError
@@ -27,14 +26,6 @@ USUALLY, WEIGHT = 0.25, 0.5
 # An example counts as the same as another within this distance, as a share of the usual one.
 SAME = 0.1
 MOST_EXAMPLES = 10_000
-
-
-@dataclass(frozen=True)
-class Lesson:
-    """One call of `refuse` or `accept`, or the outside examples given to `fit`."""
-
-    verb: str  # "refuse" or "accept"
-    examples: tuple[str, ...]  # their texts, or "example 1", …
 
 
 # Learns a dictionary from rows as a detector sees them.

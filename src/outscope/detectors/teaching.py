@@ -20,7 +20,8 @@ from outscope.decisions.threshold import (
     quantile_threshold,
 )
 from outscope.detectors.base import Reading
-from outscope.detectors.outside import ACCEPT, REFUSE, Lesson, Outside, Seeing
+from outscope.detectors.explanation import Lesson
+from outscope.detectors.outside import ACCEPT, REFUSE, Outside, Seeing
 from outscope.detectors.sampling import Training
 from outscope.detectors.streaming import StreamingDetector
 from outscope.detectors.witnesses import Witnesses

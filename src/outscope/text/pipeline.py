@@ -25,7 +25,7 @@ from outscope.io import models
 from outscope.text.cache import VectorCache
 from outscope.text.encoders import Advance, Encoder, TransformerEncoder, check_texts, make_encoder
 from outscope.text.saved import FITTED, RULES
-from outscope.text.teaching import ACCEPT, REFUSE, Lesson, lesson, take_back, taught
+from outscope.text.teaching import ACCEPT, REFUSE, Lesson, lesson, take_back
 from outscope.text.weights import DEFAULT, HUB_NAME, check_copied, deciding_files
 
 logger = logging.getLogger("outscope")
@@ -126,7 +126,7 @@ class TextDetector(OutlierMixin, BaseEstimator):
             self._remember(texts, fit)
             self._learn_classes(rows, y)
             if outside is not None:
-                self.refuse(outside)
+                lesson(self, REFUSE, outside, texts)
         return self
 
     @staticmethod
@@ -217,7 +217,8 @@ class TextDetector(OutlierMixin, BaseEstimator):
     @property
     def lessons_(self) -> tuple[Lesson, ...]:
         """What was taught and not taken back, the oldest first."""
-        return taught(self).lessons_
+        check_is_fitted(self, "detector_")
+        return self.detector_.lessons_
 
     def refuse(self, texts: Any) -> Self:
         """Texts that are out of scope: texts like them get higher scores from now on.
