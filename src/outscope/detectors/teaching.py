@@ -21,7 +21,7 @@ from outscope.decisions.threshold import (
 )
 from outscope.detectors.base import Reading
 from outscope.detectors.explanation import Lesson
-from outscope.detectors.outside import ACCEPT, REFUSE, Outside, Seeing
+from outscope.detectors.outside import ACCEPT, REFUSE, Outside, Seeing, Usual
 from outscope.detectors.sampling import Training
 from outscope.detectors.streaming import StreamingDetector
 from outscope.detectors.witnesses import Witnesses
@@ -53,6 +53,7 @@ class TaughtDetector(StreamingDetector):
     n_jobs: int | None
     common_: Any
     _view: View
+    _k: int
     _fitted = {
         **StreamingDetector._fitted,
         "outside_": schema.maybe(schema.nested("Outside")),
@@ -146,11 +147,16 @@ class TaughtDetector(StreamingDetector):
         return new
 
     def _learned(self, outside: Outside) -> Outside:
-        kept = vars(self).get("witnesses_")
-        usual = np.asarray(self.atoms_) if kept is None else self._seeing(kept.usual.rows())
         with one_thread_each():
-            reach = float(np.median(self._usual_scores()))
-            return outside.learned(self._seeing, self._learn_side, usual, reach)
+            return outside.learned(self._seeing, self._learn_side, self._usual())
+
+    def _usual(self) -> Usual:
+        """What in-scope rows are like; without witnesses, as far as atoms tell."""
+        kept, reach = vars(self).get("witnesses_"), float(np.median(self._usual_scores()))
+        if kept is not None:
+            return Usual(self._seeing(kept.usual.rows()), kept.usual_scores_, reach)
+        atoms = np.asarray(self.atoms_)
+        return Usual(atoms, np.full(len(atoms), reach), reach)
 
     def _learn_side(self, seen: Matrix) -> NNKMeans:
         """A dictionary of examples, learned and pruned like the one of in-scope rows."""
@@ -170,7 +176,7 @@ class TaughtDetector(StreamingDetector):
 
     @property
     def _seeing(self) -> Seeing:
-        return Seeing(self._view, self.common_, self.n_jobs)
+        return Seeing(self._view, self.common_, self._k, self.n_jobs)
 
     @property
     def stored_bytes_(self) -> int:
@@ -261,8 +267,11 @@ class TaughtDetector(StreamingDetector):
 
     def _first_threshold(self, training: Training, scores: FloatArray | None) -> None:
         super()._first_threshold(training, scores)
-        if training.held is not None:
-            self._keep(training.X, training.held, self._base_score(training.held))
+        if training.held is not None and self.max_bytes is None:
+            # So many were learned from that each of them hardly looks nearer for it.
+            some = training.X[:EPOCH_ROWS]
+            kept = Witnesses().seeing(some, self._base_score(some))
+            self.witnesses_ = kept.judging(training.held, self._base_score(training.held))
 
     def _held_out_scores(self, X: Matrix, y: Any, scores: FloatArray) -> FloatArray:
         """Scores of training rows as if not learned; after learning again, lessons are too."""
@@ -270,15 +279,12 @@ class TaughtDetector(StreamingDetector):
         if len(X) < 2:
             return base
         judged = X[np.concatenate(self._judged_parts(len(X)))]
-        self._keep(X, judged, base)
+        if self.max_bytes is None:  # otherwise the model is to be as small as it was asked to be
+            self.witnesses_ = Witnesses().seeing(judged, base).judging(judged, base)
         if self._taught is None:
             return base
         self.outside_ = self._learned(self._taught)
         return self.outside_.told(base, judged, self._seeing).ood_score
-
-    def _keep(self, learned: Matrix, judged: Matrix, base: FloatArray) -> None:
-        if self.max_bytes is None:  # otherwise the model is to be as small as it was asked to be
-            self.witnesses_ = Witnesses().seeing(learned).judging(judged, base)
 
     def _judged(self, X: Any) -> FloatArray:
         source = as_source(X)

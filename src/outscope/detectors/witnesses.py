@@ -12,33 +12,35 @@ from outscope.decisions.threshold import HELD_MOST
 from outscope.detectors.rounded import Rounded, rounded
 from outscope.io import schema
 
-# Rows learned from that tell how near in-scope rows usually are to what is outside.
+# Training rows that tell how near in-scope rows usually are to what is outside.
 USUAL_ROWS = 256
+FAR = float(np.finfo(float).max)
 
 
 class Witnesses(BaseEstimator):
     """In-scope rows at 8 bits per number.
 
     `judged_rows_` set the threshold and were not learned from, or are scored as if they had not
-    been; `base_scores_` are their scores without any teaching. `usual_rows_` were learned from.
+    been; `base_scores_` are their scores without any teaching. `usual_rows_`, with `usual_scores_`
+    of the same kind, are training rows, so that calibration rows never shape the score.
     """
 
     _fitted = {
         "n_features_in_": schema.whole(1, "d"),
         "judged_rows_": schema.maybe(schema.array("n d", "int8")),
         "judged_scale_": schema.maybe(schema.array("n", "float64", low=0.0)),
-        "base_scores_": schema.maybe(
-            schema.array("n", "float64", low=-np.finfo(float).max, high=np.finfo(float).max)
-        ),
+        "base_scores_": schema.maybe(schema.array("n", "float64", low=-FAR, high=FAR)),
         "usual_rows_": schema.array("u d", "int8"),
         "usual_scale_": schema.array("u", "float64", low=0.0),
+        "usual_scores_": schema.array("u", "float64", low=-FAR, high=FAR),
     }
 
-    def seeing(self, learned: Matrix) -> Self:
-        """Keep a sample of the rows learned from."""
-        kept = rounded(learned[_sample(len(learned), USUAL_ROWS)])
-        self.n_features_in_ = int(learned.shape[1])
-        self.usual_rows_, self.usual_scale_ = kept
+    def seeing(self, training: Matrix, base: FloatArray) -> Self:
+        """Keep a sample of training rows."""
+        chosen = _sample(len(training), USUAL_ROWS)
+        self.n_features_in_ = int(training.shape[1])
+        self.usual_rows_, self.usual_scale_ = rounded(training[chosen])
+        self.usual_scores_ = np.array(base[chosen], dtype=np.float64)
         return self
 
     def judging(self, X: Matrix, base: FloatArray) -> Self:
@@ -53,7 +55,7 @@ class Witnesses(BaseEstimator):
     def unjudged(self) -> Self:
         """The same without rows that set the threshold."""
         other = type(self)()
-        for name in ("n_features_in_", "usual_rows_", "usual_scale_"):
+        for name in ("n_features_in_", "usual_rows_", "usual_scale_", "usual_scores_"):
             setattr(other, name, getattr(self, name))
         return other
 
@@ -69,7 +71,7 @@ class Witnesses(BaseEstimator):
 
     @property
     def usual(self) -> Rounded:
-        """A sample of the rows learned from."""
+        """A sample of the training rows."""
         return Rounded(self.usual_rows_, self.usual_scale_)
 
     @property
