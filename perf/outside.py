@@ -99,7 +99,7 @@ def read():
 
 
 def run(kind, encoders, draws, methods):
-    done = {(r["kind"], r["encoder"], r["dataset"], r["draw"], r["method"]) for r in read()}
+    done = {(r["what"], r["encoder"], r["dataset"], r["draw"], r["method"]) for r in read()}
     for encoder in encoders:
         for dataset in SHARES:
             for draw in draws:
@@ -111,7 +111,7 @@ def run(kind, encoders, draws, methods):
                         warnings.simplefilter("ignore", NoPromiseWarning)
                         warnings.simplefilter("ignore", InScopeExampleWarning)
                         for found in KINDS[kind](encoder, dataset, draw, method):
-                            keep("outside", kind=kind, **where, **found)
+                            keep("outside", what=kind, **where, **found)
             print(kind, encoder, dataset, flush=True)
 
 
@@ -120,7 +120,7 @@ def table():
     lines = ["| encoder, method, examples | dataset | seen | unseen | gain seen | gain unseen |"]
     lines.append("|---" * 6 + "|")
     found = {}
-    for r in (r for r in records if r["kind"] == "gain"):
+    for r in (r for r in records if r["what"] == "gain"):
         place = found.setdefault((r["encoder"], r["method"], r["dataset"]), {})
         place.setdefault(r["given"], []).append((r["seen"], r["unseen"]))
     for encoder, method in sorted({key[:2] for key in found}):
@@ -143,7 +143,7 @@ def table():
             )
     for name in ("before", "after 20", "after 200", "refused and accepted"):
         for method in METHODS:
-            rates = [r[name] for r in records if r["kind"] == "alarms" and r["method"] == method]
+            rates = [r[name] for r in records if r["what"] == "alarms" and r["method"] == method]
             if rates:
                 error = np.std(rates, ddof=1) / len(rates) ** 0.5
                 lines.append(

@@ -214,13 +214,16 @@ class TaughtDetector(StreamingDetector):
     def refused_in(self, reading: Reading) -> list[str | None]:
         """For each row read, the refused example for which it is out of scope, if any.
 
-        It is named if it decided, or if the row is nearer to it than to what is in scope.
+        It is named if it decided, or if the row is clearly like it: nearer to it than to what is
+        in scope, and within the threshold or at half the distance.
         """
         outside, told = self._taught, reading.told
         if outside is None or told is None:
             return [None] * len(reading.ood_score)
-        decided = (told.base <= self.threshold_) | (told.distance <= told.base)
-        named = decided & (told.ood_score > self.threshold_)
+        cut = self.threshold_
+        near = np.maximum(np.minimum(told.base, cut), told.base / 2.0)
+        decided = (told.base <= cut) | (told.distance <= near)
+        named = decided & (told.ood_score > cut)
         return outside.refused_names(np.where(named, told.refused, -1))
 
     # ---- fit, and the rows that keep the promise
