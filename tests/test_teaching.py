@@ -221,11 +221,15 @@ def test_reasons_name_the_refused_example(detector):
 
 def test_an_estimate_follows_the_scores():
     detector = NNKDetector(random_state=0).fit(X)
-    near = (around(0, 4, 8) + around(10, 4, 8)) / 2
-    before = detector.is_ood(inside(100, 9)).mean()
-    detector.refuse(near)
+    near, cut = (around(0, 4, 8) + around(10, 4, 8)) / 2, detector.threshold_
+    held = detector.held_out_scores_
+    scores = detector.refuse(near).ood_score(inside(100, 9))
     assert detector.promise_ is None
-    assert abs(detector.is_ood(inside(100, 9)).mean() - before) < 0.03
+    assert (scores > cut).mean() > 0.09  # what would be flagged, had the threshold not moved
+    assert 0.02 < detector.is_ood(inside(100, 9)).mean() < 0.08
+    assert 0.05 < detector.set_threshold(fpr=0.1).is_ood(inside(100, 9)).mean() < 0.15
+    detector.undo()
+    assert np.array_equal(detector.held_out_scores_, held)
 
 
 def test_without_kept_rows_the_promise_is_withdrawn():
