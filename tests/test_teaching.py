@@ -208,6 +208,13 @@ def test_an_example_that_is_also_in_scope_gets_a_warning_that_names_both(detecto
     assert len(detector.lessons_) == 1
 
 
+def test_fit_finds_every_copy_among_its_rows():
+    with pytest.warns(InScopeExampleWarning) as caught:
+        NNKDetector(random_state=0).fit(X, outside=np.concatenate([TOLD[:1], X[[7, 300]]]))
+    assert "'outside[1]' is like 'training row 7'" in str(caught[0].message)
+    assert "'outside[2]' is like 'training row 300'" in str(caught[0].message)
+
+
 def test_reasons_name_the_refused_example(detector):
     detector.refuse(TOLD, names=[f"told {i}" for i in range(len(TOLD))])
     reasons = detector.explain(np.concatenate([SEEN[:5], FRESH[:5]]))

@@ -19,6 +19,7 @@ from outscope.detectors.outside import ACCEPT, REFUSE, Outside, Seeing, Usual
 from outscope.detectors.rethreshold import Rethresholded
 from outscope.engine.kernels.blas import one_thread_each
 from outscope.errors import InputError, InScopeExampleWarning
+from outscope.io.sources import as_source
 from outscope.learning.dictionary import NNKMeans
 from outscope.learning.loop import learn
 from outscope.learning.rows import EPOCH_ROWS, Rows, size_for
@@ -75,9 +76,8 @@ class TaughtDetector(Rethresholded):
 
         `names` are what explanations call them; without names they are numbered.
         """
-        doubtful = self.also_in_scope(X)
-        called = list(names) if names is not None else [f"X[{i}]" for i in range(len(X))]
-        found = self.after(REFUSE, X, names)
+        called = [f"X[{i}]" for i in range(len(X))] if names is None else list(names)
+        found, doubtful = self.after(REFUSE, X, names), self.also_in_scope(X)
         warn_of_doubt([(called[i], f"training row {row}") for i, row in doubtful])
         return self._become(found)
 
@@ -233,14 +233,24 @@ class TaughtDetector(Rethresholded):
             how = {"rows": rows, "memory": memory, "checkpoint": checkpoint, "advance": advance}
             super().fit(X, y, **how)  # type: ignore[arg-type]
             if outside is not None:
-                try:
-                    self.refuse(outside)
-                except InputError as error:
-                    raise InputError(f"outside: {error}") from error
+                self._refuse_from_start(X, outside)
                 if not isinstance(self.contamination, str):
                     scores = self.ood_score(X)
                     self.offset_ = -quantile_threshold(scores, self.contamination)
         return self
+
+    def _refuse_from_start(self, X: Any, outside: Any) -> None:
+        """Refuse rows while the training rows are at hand, so that every copy is found."""
+        try:
+            found, doubtful = self.after(REFUSE, outside), dict(self.also_in_scope(outside))
+        except InputError as error:
+            raise InputError(f"outside: {error}") from error
+        if as_source(X) is None:
+            known = {row.tobytes(): i for i, row in enumerate(np.asarray(X, np.float32))}
+            told = (row.tobytes() for row in np.asarray(outside, np.float32))
+            doubtful |= {i: known[row] for i, row in enumerate(told) if row in known}
+        warn_of_doubt([(f"outside[{i}]", f"training row {j}") for i, j in sorted(doubtful.items())])
+        self._become(found)
 
 
 def warn_of_doubt(pairs: Sequence[tuple[str, str]]) -> None:
