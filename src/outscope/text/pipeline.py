@@ -25,6 +25,7 @@ from outscope.io import models
 from outscope.text.cache import VectorCache
 from outscope.text.encoders import Advance, Encoder, TransformerEncoder, check_texts, make_encoder
 from outscope.text.saved import FITTED, RULES
+from outscope.text.teaching import TaughtByTexts
 from outscope.text.weights import DEFAULT, HUB_NAME, check_copied, deciding_files
 
 logger = logging.getLogger("outscope")
@@ -44,13 +45,14 @@ class Verdict:
     is_ood: bool
     label: Any  # class, or "out of scope"; None if no labels were given
     nearest: tuple[str, ...]  # in-scope texts most like it
+    refused_like: str | None = None  # the text told to refuse for which it is out of scope
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)
 
 
-class TextDetector(OutlierMixin, BaseEstimator):
+class TextDetector(TaughtByTexts, OutlierMixin, BaseEstimator):
     """Flags texts that are unlike those it was fitted on.
 
     `encoder` is a model name, a folder (including one written by `outscope finetune`), a loaded
@@ -83,8 +85,18 @@ class TextDetector(OutlierMixin, BaseEstimator):
 
     # ---- learning
 
-    def fit(self, texts: Any, labels: Any = None, *, advance: Advance = lambda done: None) -> Self:
-        """Learn what is in scope and, with labels, the classes."""
+    def fit(
+        self,
+        texts: Any,
+        labels: Any = None,
+        *,
+        outside: Any = None,
+        advance: Advance = lambda done: None,
+    ) -> Self:
+        """Learn what is in scope and, with labels, the classes.
+
+        `outside` are texts that are out of scope, as for `refuse`; a few are enough.
+        """
         texts = check_texts(texts)
         self._refuse_empty(texts)
         y = None if labels is None else check_labels(labels, len(texts))
@@ -113,6 +125,8 @@ class TextDetector(OutlierMixin, BaseEstimator):
             )
             self._remember(texts, fit)
             self._learn_classes(rows, y)
+            if outside is not None:
+                self.refuse(outside, in_scope=texts)
         return self
 
     @staticmethod
@@ -227,8 +241,8 @@ class TextDetector(OutlierMixin, BaseEstimator):
 
     def is_ood(self, texts: Any) -> BoolArray:
         """True where a text is out of scope at the current threshold."""
-        scores = self.ood_score(texts)
-        return self.detector_.decide(scores).is_ood
+        rows = self.rows_of(texts)
+        return self.detector_.is_ood(rows)
 
     def p_value(self, texts: Any) -> FloatArray:
         """Conformal p-value: the chance of an in-scope text at least this strange."""
@@ -244,10 +258,11 @@ class TextDetector(OutlierMixin, BaseEstimator):
         check_is_fitted(self, "detector_")
         if not len(rows):
             return []
-        reading = self.detector_.read(rows)
-        scores, decision = reading.ood_score, self.detector_.decide(reading.ood_score)
+        detector = self.detector_  # one and the same throughout, should it be taught meanwhile
+        reading = detector.read(rows)
+        scores, decision = reading.ood_score, detector.decide(reading.ood_score)
         chances = [None] * len(rows) if decision.p_value is None else decision.p_value.tolist()
-        classes = self._classes(rows, reading)
+        classes, refused = self._classes(rows, reading), detector.refused_in(reading)
         return [
             Verdict(
                 float(scores[i]),
@@ -255,6 +270,7 @@ class TextDetector(OutlierMixin, BaseEstimator):
                 bool(decision.is_ood[i]),
                 None if classes is None else OUT_OF_SCOPE if decision.is_ood[i] else classes[i],
                 nearest,
+                refused[i],
             )
             for i, nearest in enumerate(self._nearest(reading))
         ]
