@@ -97,7 +97,7 @@ def _by_question(model: Model, jobs: list[Job], rows: Matrix, place: Place) -> l
 
 def results_of(model: Model, rows: Matrix, n_atoms: int, place: Place) -> list[dict[str, Any]]:
     """One result for each row."""
-    results = [verdict.as_dict() for verdict in verdicts(model, rows)]
+    results = [dict(vars(verdict)) for verdict in verdicts(model, rows)]
     return _explained(model, rows, results, n_atoms, place) if n_atoms else results
 
 

@@ -51,7 +51,7 @@ class ScoreBody(_Strict):
     ) = None
     model: str | None = Field(None, description="name; the first model if left out")
     fpr: Rate | None = Field(None, description="decide at this false-alarm rate, for this call")
-    turns: int = Field(3, ge=1, le=20, description="user turns of a conversation that count")
+    turns: int = Field(5, ge=1, le=20, description="user turns of a conversation that count")
     _binary: bytes | None = PrivateAttr(None)
 
 
