@@ -211,6 +211,29 @@ def test_thresholds_are_seen_tried_and_changed(tmp_path, rows):
         assert post(app, path, body, **admin).status_code == 422
 
 
+def test_feedback_teaches_and_is_taken_back(texts):
+    app = create_app(texts, settings=Settings(open_admin=True))
+    near, known = "pay invoice bike lock", texts.remembered_texts_[0]
+    before = texts.threshold_
+
+    def score():
+        return post(app, "/v1/score", {"texts": near}).json()["results"][0]
+
+    first = score()
+    told = post(app, "/v1/feedback", {"action": "refuse", "texts": [near, known]}).json()
+    second = score()
+    assert told["texts"] == 2
+    assert any(known in said for said in told["warnings"])
+    assert second["ood_score"] > first["ood_score"]
+    assert second["refused_like"] == near
+    assert post(app, "/v1/feedback", {"action": "undo"}).status_code == 200
+    assert score() == first
+    assert post(app, "/v1/feedback", {"action": "undo"}).status_code == 422
+    assert post(app, "/v1/feedback", {"action": "accept"}).status_code == 422
+    assert texts.threshold_ == before
+    assert not texts.detector_.lessons_, "the caller's detector was changed"
+
+
 def test_keys_open_what_they_should(rows):
     app = create_app(rows[0], keys=KEYS)
     body = {"vectors": rows[1][0].tolist()}

@@ -99,6 +99,9 @@ class Result(BaseModel):
     is_ood: bool
     label: Any = Field(description='class, "out of scope", or null if there are no classes')
     nearest: list[str] = Field(description="in-scope texts most like it")
+    refused_like: str | None = Field(
+        None, description="the text taught to refuse for which it is out of scope"
+    )
     text: str | None = Field(None, description="of a conversation: what was judged")
 
 
@@ -155,9 +158,9 @@ class FeedbackAnswer(_About):
     """The model after a change."""
 
     action: str
-    texts: int
-    changed: bool
-    saved: bool
+    texts: int = Field(description="how many were taught")
+    warnings: list[str] = Field(description="of texts to refuse that look in scope")
+    saved: bool = Field(description="whether the model folder was written")
 
 
 class ModelInfo(_About):
