@@ -84,7 +84,7 @@ def alarms(encoder, dataset, draw, method):
         record[f"after {n}"] = float(detector.is_ood(X[new]).mean())
         detector.undo()
     # Operators accept what is new: texts of classes that no one had learned.
-    detector.refuse(X[examples[:20]]).accept(X[examples[300:305]])
+    detector.refuse(X[examples[:20]]).accept(X[examples[-5:]])
     record["refused and accepted"] = float(detector.is_ood(X[new]).mean())
     return [record | {"promised": detector.promise_ is not None}]
 
@@ -98,10 +98,10 @@ def read():
     return [json.loads(line) for line in lines]
 
 
-def run(kind, encoders, draws, methods):
+def run(kind, encoders, datasets, draws, methods):
     done = {(r["what"], r["encoder"], r["dataset"], r["draw"], r["method"]) for r in read()}
     for encoder in encoders:
-        for dataset in SHARES:
+        for dataset in datasets:
             for draw in draws:
                 for method in methods:
                     if (kind, encoder, dataset, draw, method) in done:
@@ -159,6 +159,7 @@ if __name__ == "__main__":
     )
     parser.add_argument("--kind", choices=list(KINDS), action="append")
     parser.add_argument("--encoder", choices=list(ENCODERS), action="append")
+    parser.add_argument("--dataset", choices=list(SHARES), action="append")
     parser.add_argument("--method", choices=list(METHODS), action="append")
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--table", action="store_true", help="only print the table of the records")
@@ -168,6 +169,7 @@ if __name__ == "__main__":
             run(
                 kind,
                 given.encoder or list(ENCODERS),
+                given.dataset or list(SHARES),
                 range(given.draws),
                 given.method or list(METHODS),
             )

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
         EnergyDetector,
         MSPDetector,
     )
-    from outscope.detectors.explanation import Evidence, Explanation
+    from outscope.detectors.explanation import Evidence, Explanation, Lesson
     from outscope.detectors.methods import make_detector
     from outscope.detectors.nnk import NNKDetector
     from outscope.errors import (
         InputError,
+        InScopeExampleWarning,
         MissingExtraError,
         ModelFileError,
         NoPromiseWarning,
@@ -51,9 +52,11 @@ __all__ = [
     "EnergyDetector",
     "Evidence",
     "Explanation",
+    "InScopeExampleWarning",
     "InputError",
     "KMeansDetector",
     "KNNDetector",
+    "Lesson",
     "MSPDetector",
     "MahalanobisDetector",
     "MissingExtraError",
@@ -78,10 +81,11 @@ _HOMES = {
     "detectors.baselines": "ClasswiseKMeansDetector KMeansDetector KNNDetector MahalanobisDetector",
     "detectors.classwise": "ClasswiseNNKDetector",
     "detectors.confidence": "BLOODDetector D2UDetector EnergyDetector MSPDetector",
-    "detectors.explanation": "Evidence Explanation",
+    "detectors.explanation": "Evidence Explanation Lesson",
     "detectors.methods": "make_detector",
     "detectors.nnk": "NNKDetector",
-    "errors": "InputError MissingExtraError ModelFileError NoPromiseWarning OutscopeError",
+    "errors": "InScopeExampleWarning InputError MissingExtraError ModelFileError NoPromiseWarning "
+    "OutscopeError",
     "io.sources": "distributed",
     "learning.dictionary": "NNKMeans",
     "loading": "load",

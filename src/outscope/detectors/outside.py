@@ -21,8 +21,9 @@ from outscope.learning.view import View
 
 REFUSE, ACCEPT = "refuse", "accept"
 # The margin between what is refused and what is in scope that this share of in-scope rows does not
-# have. A row's score is raised by what it lacks. Chosen on other classes: see docs/teach.md.
-USUALLY = 0.25
+# have, and the part of what a row lacks to it that its score gets on top. Chosen on other draws of
+# classes: see docs/teach.md.
+USUALLY, WEIGHT = 0.15, 0.5
 # An example counts as the same as another within this distance, as a share of the usual one.
 SAME = 0.1
 MOST_EXAMPLES = 10_000
@@ -184,8 +185,8 @@ class Outside(BaseEstimator):
         """The same for rows already rounded and seen.
 
         A row's distance to what is refused is its score if the refused examples were all that is
-        in scope. Where that is less than its own score and the usual margin, the row gets the
-        difference on top. Accepted examples count only where they are within reach, and nearer
+        in scope. Where that is less than its own score and the usual margin, the row gets half of
+        the difference on top. Accepted examples count only where they are within reach, and nearer
         than refused ones; there they lower the score to what they give alone. Elsewhere no score
         is ever lowered.
         """
@@ -199,7 +200,7 @@ class Outside(BaseEstimator):
         like = np.full(len(seen), -1)
         if self.refused_ is not None:
             like = np.where(lacking > 0.0, self.refused_.representatives_[atom, 0], -1)
-        return Told(score + lacking, base, distance, like)
+        return Told(score + WEIGHT * lacking, base, distance, like)
 
     def _against(self, coder: Coder | None, seen: Matrix) -> tuple[FloatArray, IntArray]:
         """Scores against some examples alone, and each row's heaviest atom."""
