@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from outscope.cli import describing, fitting, paper, scoring, teaching, training
+from outscope.cli import describing, fitting, paper, scoring, serving, teaching, training
 from outscope.cli.show import say, warnings_said
 from outscope.errors import OutscopeError
 
@@ -162,6 +162,12 @@ COMMANDS: dict[str, tuple[Callable[[Any], None], Callable[..., None], str, str]]
         describing.demo_arguments,
         "fit, calibrate and evaluate on a small corpus that ships with the package",
         "outscope demo --all",
+    ),
+    "serve": (
+        serving.serve,
+        serving.serve_arguments,
+        "answer requests over HTTP, with a page to try it",
+        "outscope serve model --port 8000    (or: outscope serve --demo)",
     ),
     "paper": (
         paper.report,

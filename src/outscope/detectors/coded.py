@@ -303,11 +303,14 @@ class DictionaryDetector(TaughtDetector):
         rows, reading = self._reading_of(X)
         return self.explain_reading(rows, reading, n_atoms)
 
+    def beside_atoms(self, X: Matrix) -> Matrix:
+        """Rows in the space of the atoms: whitened and scaled as those are."""
+        return Rows(self._seen(X), normalize=self.normalize and self._view.plain).all()
+
     def explain_reading(self, X: Matrix, reading: Reading, n_atoms: int) -> list[Explanation]:
         """Explain rows from an existing reading, without coding them again."""
         neighbors, weights = reading.code
-        unit = self.normalize and self._view.plain
-        seen = Rows(self._seen(X), normalize=unit).all().astype(np.float64)
+        seen = self.beside_atoms(X).astype(np.float64)
         labels, strange = self.labels_in(reading), self.decide(reading.ood_score).is_ood
         refused = self.refused_in(reading)
         atoms, rows, behind = self.atoms_, self.representatives_, self._labels_behind(neighbors)
