@@ -111,10 +111,11 @@ function reasons(result) {
   const plain = items.length === 0;
   if (plain) items.push(...result.nearest.map((text) => make("li", {}, text)));
   $("reasons-box").hidden = items.length === 0;
-  $("reasons-box").firstElementChild.textContent = plain ? "In-scope texts most like it" : "In-scope texts that explain it";
+  $("reasons-box").firstElementChild.textContent = plain ? "In-scope texts most like it"
+    : isOut(result) ? "In-scope texts that come closest" : "In-scope texts that explain it";
   $("reasons").replaceChildren(...items);
   const left = result.unexplained;
-  $("rest").textContent = left === null || plain ? "" : `${percent(Math.min(1, left))} of the text is explained by nothing that is in scope.`;
+  $("rest").textContent = left === null || plain ? "" : `What is in scope leaves ${percent(Math.min(1, left))} of it unexplained.`;
 }
 
 function reason(atom) {
