@@ -13,28 +13,35 @@ const MARKS = {
 };
 
 let running = new AbortController();
+let latest = Promise.resolve();
+let mapped = null; // version of the model that the map shows
 
-/** Judge the text in the box, and show the answer unless the text has changed since. */
-export async function judge() {
+/** Judge the text in the box; done when the newest text is judged and shown. */
+export function judge() {
   running.abort();
-  const mine = (running = new AbortController());
+  running = new AbortController();
+  latest = once(running.signal);
+  return latest;
+}
+
+async function once(signal) {
   if (!state.text.trim() || !state.model) return clear();
-  let body;
-  try {
-    body = bodyFor(state.text);
-  } catch (error) {
-    return fail(error.message);
-  }
   $("result").ariaBusy = "true";
   try {
+    const body = bodyFor(state.text);
     const waiting = (seconds) => complain($("text-error"), `The service is busy. Trying again in ${seconds} s …`);
-    const answer = await patiently("v1/explain", { body, signal: mine.signal }, waiting);
+    const answer = await patiently("v1/explain", { body, signal }, waiting);
     complain($("text-error"), "");
-    state.result = answer.results[0];
+    [state.result] = answer.results;
     if (answer.version !== state.cut.version) emit("changed", answer);
     emit("result");
+    // It was judged while the map was being made: ask again where it lies.
+    if (!state.result.position && mapped === answer.version) {
+      mapped = null;
+      return judge();
+    }
   } catch (error) {
-    if (error.name === "AbortError") return undefined;
+    if (error.name === "AbortError") return latest;
     fail(error.message);
   }
   return undefined;
@@ -101,7 +108,7 @@ function because(result, out, label) {
   if (result.p_value === null) parts.push(out ? "Its score is above the threshold." : "Its score is not above the threshold.");
   else if (result.ood_score > known[known.length - 1]) {
     parts.push(`Stranger than every in-scope text it was compared with (p-value ${score(result.p_value)}).`);
-  } else parts.push(`About ${percent(result.p_value)} of in-scope texts are at least this strange (p-value ${score(result.p_value)}).`);
+  } else parts.push(`${result.p_value > 0.99 ? "Nearly all" : `About ${percent(result.p_value)} of`} in-scope texts are at least this strange (p-value ${score(result.p_value)}).`);
   if (out && label !== null) parts.push(`The closest class is ${named(label)}.`);
   return parts.join(" ");
 }
@@ -153,6 +160,7 @@ export function setUp() {
   on("cut", () => state.result && show());
   on("map", (map) => {
     offer(map);
+    mapped = map.version;
     if (state.result && !state.result.position) judge(); // now that there is a map to be on
   });
   on("model", () => {

@@ -1,7 +1,7 @@
 // The map: what is loaded, what lies on top of the points, and the legend.
 
 import { patiently } from "./api.js";
-import { $, debounced, draw, make, named, percent, plural } from "./dom.js";
+import { $, debounced, draw, make, named, plural } from "./dom.js";
 import { Grid, extent } from "./grid.js";
 import { listen } from "./moving.js";
 import { Plot } from "./plot.js";
@@ -122,7 +122,7 @@ plot.overlay = (context) => {
     context.lineTo(x, y);
     context.stroke();
     context.globalAlpha = 1;
-    ring(context, x, y, 6.5, css("--accent"), 2.5);
+    ring(context, x, y, plot.ring(), css("--accent"), 2.5);
   }
   query(context, place, isOut(result), card);
 };
@@ -210,9 +210,7 @@ export function setUp() {
   })).observe($("canvas"));
   on("model", load);
   on("changed", load);
-  on("result", () => {
-    plot.frame();
-  });
+  on("result", () => plot.frame());
   on("cut", () => plot.frame());
   plot.resize();
 }

@@ -144,6 +144,10 @@ export class Plot {
     return n <= 1500 ? 4 : n <= 10000 ? 2.75 : 1.9;
   }
 
+  ring() {
+    return this.atoms.x.length <= 500 ? 6.5 : 4.5;
+  }
+
   stamp(colour, radius) {
     const side = 2 * radius + 2;
     const made = document.createElement("canvas");
@@ -159,13 +163,14 @@ export class Plot {
 
   rings(brush, view) {
     brush.strokeStyle = this.style.atom;
-    brush.lineWidth = 1.25;
+    const radius = this.ring();
+    brush.lineWidth = radius > 5 ? 1.25 : 1;
     brush.globalAlpha = this.style.chosen === null ? 0.75 : 0.25;
     brush.beginPath();
     for (let i = 0; i < this.atoms.x.length; i += 1) {
       const [px, py] = this.place(this.atoms.x[i], this.atoms.y[i], view);
-      brush.moveTo(px + 6.5, py);
-      brush.arc(px, py, 6.5, 0, 2 * Math.PI);
+      brush.moveTo(px + radius, py);
+      brush.arc(px, py, radius, 0, 2 * Math.PI);
     }
     brush.stroke();
   }
