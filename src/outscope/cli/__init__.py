@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from outscope.cli import describing, fitting, paper, scoring, serving, training
+from outscope.cli import describing, fitting, paper, scoring, serving, teaching, training
 from outscope.cli.show import say, warnings_said
 from outscope.errors import OutscopeError
 
@@ -125,6 +125,12 @@ COMMANDS: dict[str, tuple[Callable[[Any], None], Callable[..., None], str, str]]
         fitting.threshold_arguments,
         "change the threshold of a saved detector, or show it",
         "outscope threshold model --fpr 0.01",
+    ),
+    "teach": (
+        teaching.teach,
+        teaching.teach_arguments,
+        "tell a saved detector what to refuse and what to accept after all, or list that",
+        "outscope teach model --refuse strange.txt --accept fine.txt    (or: --undo)",
     ),
     "embed": (
         training.embed,

@@ -50,6 +50,13 @@ def serve_arguments(serve: argparse.ArgumentParser) -> None:
         shown = f"{told} (default {default:,})"
         serve.add_argument(f"--{name}", type=int, default=default, metavar="N", help=shown)
     serve.add_argument(
+        "--wait",
+        type=float,
+        default=2.0,
+        metavar="S",
+        help="refuse (429) what would wait longer for its turn (default 2)",
+    )
+    serve.add_argument(
         "--timeout", type=float, default=30.0, metavar="S", help="seconds to score (default 30)"
     )
     serve.add_argument(
@@ -103,6 +110,8 @@ def _check(options: Any) -> None:
     for name in ("workers", "batch", "queue", "max_items", "max_body", "max_text", "timeout"):
         if not getattr(options, name) >= 1:
             raise InputError(f"{name}={getattr(options, name)}: expected at least 1")
+    if not options.wait > 0:
+        raise InputError(f"wait={options.wait}: expected more than 0 seconds")
     if not options.latency >= 0:
         raise InputError(f"latency={options.latency}: expected 0 or more milliseconds")
     if not 0 <= options.port <= 65535:
@@ -140,6 +149,7 @@ def _settings(options: Any, loopback: tuple[str, ...]) -> Any:
         latency=options.latency,
         batch=options.batch,
         queue=options.queue,
+        wait=options.wait,
         timeout=options.timeout,
         body_bytes=options.max_body,
         items=options.max_items,

@@ -16,7 +16,7 @@ from outscope.detectors.base import Reading
 from outscope.detectors.explanation import Evidence, Explanation
 from outscope.detectors.gain import error_curve
 from outscope.detectors.sampling import Training
-from outscope.detectors.streaming import StreamingDetector
+from outscope.detectors.teaching import TaughtDetector
 from outscope.io import schema
 from outscope.io.cluster import ClusterSource
 from outscope.io.sources import Source
@@ -67,12 +67,12 @@ def _is_plan(value: Any, _: schema.Seen) -> bool:
     )
 
 
-class DictionaryDetector(StreamingDetector):
+class DictionaryDetector(TaughtDetector):
     """Base of detectors that code rows on learned atoms."""
 
     _rules = {**RULES, **OWN_RULES}
     _fitted = {
-        **StreamingDetector._fitted,
+        **TaughtDetector._fitted,
         "planned_": schema.Field(_is_plan, "a plan: name, value and reason of each decision"),
         "metric_": schema.or_none(schema.array("d d", "float32")),
         "common_": schema.or_none(schema.array("d", "float32")),
@@ -250,6 +250,8 @@ class DictionaryDetector(StreamingDetector):
         self._view = View(self.metric_, plan.lengths)
         self._k = plan.n_neighbors
         self._prepare_coder()
+        if self._taught is not None:
+            self._taught.ready(self.common_)
 
     def _prepare_coder(self) -> None:
         raise NotImplementedError
@@ -310,6 +312,7 @@ class DictionaryDetector(StreamingDetector):
         neighbors, weights = reading.code
         seen = self.beside_atoms(X).astype(np.float64)
         labels, strange = self.labels_in(reading), self.decide(reading.ood_score).is_ood
+        refused = self.refused_in(reading)
         atoms, rows, behind = self.atoms_, self.representatives_, self._labels_behind(neighbors)
         linear = self.plan_.bandwidth == 0.0
         out = []
@@ -333,7 +336,8 @@ class DictionaryDetector(StreamingDetector):
             label = None if labels is None else labels[i]
             label = label.item() if isinstance(label, np.generic) else label
             score = float(reading.ood_score[i])
-            out.append(Explanation(score, bool(strange[i]), min(1.0, left), label, evidence))
+            told = (score, bool(strange[i]), min(1.0, left), label, evidence, refused[i])
+            out.append(Explanation(*told))
         return out
 
 

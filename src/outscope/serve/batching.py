@@ -53,7 +53,6 @@ class Batcher:
         self._seconds_per_row = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"outscope-{name}")
         self._task: asyncio.Task[None] | None = None
-        self._wake = asyncio.Event()
         self.arriving = 0  # requests that are being read and will ask for a batch
 
     # ---- for requests
@@ -76,9 +75,9 @@ class Batcher:
             Job(key, items[start : start + size], loop.create_future())
             for start in range(0, len(items), size)
         ]
+        self._start(loop)
         self._jobs.extend(jobs)
         self._count(len(items))
-        self._start()
         try:
             async with asyncio.timeout(self._settings.timeout):
                 return [await job.answer for job in jobs]
@@ -106,32 +105,31 @@ class Batcher:
 
     async def close(self) -> None:
         """Finish what was accepted, then stop."""
-        while self._jobs:
-            await asyncio.sleep(0.005)
-        if self._task is not None:
-            self._task.cancel()
+        if self._task is not None and self._task.get_loop() is asyncio.get_running_loop():
+            await asyncio.gather(self._task, return_exceptions=True)
         await asyncio.to_thread(self._thread.shutdown)
 
     # ---- the scorer
 
-    def _start(self) -> None:
-        self._wake.set()
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._serve(), name=f"batches of {self.name}")
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start the scorer, unless it is at work. It stops when nothing waits."""
+        if self._task is not None and not self._task.done() and self._task.get_loop() is loop:
+            return
+        self._jobs.clear()  # of a loop that has ended, whose callers are gone
+        self._count(-self._rows)
+        self._task = loop.create_task(self._serve(), name=f"batches of {self.name}")
 
     def _count(self, rows: int) -> None:
         self._rows += rows
         self._metrics.queue.labels(self.name).set(self._rows)
 
     async def _serve(self) -> None:
-        while True:
-            await self._wake.wait()
+        await asyncio.sleep(0)
+        while self._jobs:
             await self._gather()
             batch = self._take()
             if batch:
                 await self._score(batch)
-            if not self._jobs:
-                self._wake.clear()
 
     async def _gather(self) -> None:
         """Wait for requests that are just being read, within the latency budget."""
@@ -155,7 +153,10 @@ class Batcher:
     async def _score(self, batch: list[Job]) -> None:
         rows = sum(map(len, batch))
         loop, start = asyncio.get_running_loop(), time.perf_counter()
-        answers = await loop.run_in_executor(self._thread, self._work, batch)
+        try:
+            answers = await loop.run_in_executor(self._thread, self._work, batch)
+        except Exception as error:
+            answers = [error] * len(batch)
         seconds = time.perf_counter() - start
         newest = 1.0 if not self._seconds_per_row else NEWEST
         self._seconds_per_row += newest * (seconds / rows - self._seconds_per_row)

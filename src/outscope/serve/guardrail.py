@@ -28,7 +28,7 @@ class Options(_Strict):
 
     model: str | None = None
     fpr: Rate | None = None
-    turns: int = Field(3, ge=1, le=20)
+    turns: int = Field(5, ge=1, le=20)
     reason: str = REASON
     replacement: str | None = None  # given: replace what is out of scope instead of blocking
     responses: bool = False  # judge what the language model says, too

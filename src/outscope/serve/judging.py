@@ -11,6 +11,7 @@ import numpy as np
 from outscope._types import Matrix
 from outscope.detectors.base import Detector
 from outscope.detectors.coded import DictionaryDetector
+from outscope.detectors.teaching import TaughtDetector
 from outscope.serve.batching import Job
 from outscope.text.encoders import check_texts
 from outscope.text.pipeline import OUT_OF_SCOPE, TextDetector, Verdict
@@ -32,6 +33,14 @@ def detector_of(model: Model) -> Detector:
     return model.detector_ if isinstance(model, TextDetector) else model
 
 
+def own_copy(model: Model) -> Model:
+    """A copy that can be changed without the other noticing; it shares arrays and the encoder."""
+    other = copy.copy(model)
+    if isinstance(other, TextDetector):
+        other.detector_ = copy.copy(other.detector_)
+    return other
+
+
 def at_rate(
     model: Model,
     fpr: float | None = None,
@@ -41,9 +50,7 @@ def at_rate(
     """The same model with another threshold; the given one is left as it is."""
     if fpr is None and value is None:
         return model
-    other = copy.copy(model)
-    if isinstance(other, TextDetector):
-        other.detector_ = copy.copy(other.detector_)
+    other = own_copy(model)
     other.set_threshold(fpr=fpr, value=value, confidence=confidence)
     return other
 
@@ -97,7 +104,7 @@ def _by_question(model: Model, jobs: list[Job], rows: Matrix, place: Place) -> l
 
 def results_of(model: Model, rows: Matrix, n_atoms: int, place: Place) -> list[dict[str, Any]]:
     """One result for each row."""
-    results = [verdict.as_dict() for verdict in verdicts(model, rows)]
+    results = [dict(vars(verdict)) for verdict in verdicts(model, rows)]
     return _explained(model, rows, results, n_atoms, place) if n_atoms else results
 
 
@@ -122,6 +129,11 @@ def verdicts(model: Model, rows: Matrix) -> list[Verdict]:
             zip(reading.ood_score.tolist(), decision.is_ood.tolist(), strict=True)
         )
     ]
+
+
+def learns(model: Model) -> bool:
+    """Whether it can be taught texts."""
+    return isinstance(model, TextDetector) and isinstance(model.detector_, TaughtDetector)
 
 
 def explains(model: Model) -> bool:

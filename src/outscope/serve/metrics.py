@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy as np
+
+from outscope._types import FloatArray
 from outscope.errors import require
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -60,9 +63,17 @@ class Metrics:
         self.items.labels(model).inc(len(scores))
         self.flagged.labels(model).inc(flagged)
         if cut > 0:
-            seen = self.scores.labels(model)
-            for score in scores:
-                seen.observe(score / cut)
+            self._observe(self.scores.labels(model), np.asarray(scores) / cut)
+
+    @staticmethod
+    def _observe(histogram: Any, values: FloatArray) -> None:
+        """Many values at once: `observe` takes a microsecond for each, which adds up."""
+        places = np.searchsorted(histogram._upper_bounds, values)
+        counts = np.bincount(places, minlength=len(histogram._buckets))
+        for bucket, count in zip(histogram._buckets, counts.tolist(), strict=True):
+            if count:
+                bucket.inc(count)
+        histogram._sum.inc(float(values.sum()))
 
     def text(self) -> tuple[bytes, str]:
         """Everything counted, and its media type; of all workers, if there are several."""

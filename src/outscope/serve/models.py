@@ -8,6 +8,7 @@ import fcntl
 import json
 import logging
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 from outscope._types import Matrix
 from outscope.decisions.threshold import least_rate
 from outscope.detectors.thresholded import ESTIMATE
-from outscope.errors import InputError, OutscopeError
+from outscope.errors import InputError, InScopeExampleWarning, NoPromiseWarning
 from outscope.io.models import MANIFEST
 from outscope.loading import load
 from outscope.serve.batching import Batcher, Job
@@ -28,6 +29,8 @@ from outscope.serve.judging import (
     answer,
     detector_of,
     explains,
+    learns,
+    own_copy,
     results_of,
 )
 from outscope.serve.metrics import Metrics
@@ -47,6 +50,7 @@ log = logging.getLogger("outscope.serve")
 
 # Texts encoded at a time for the map, so that requests get their turn between.
 AT_A_TIME = 64
+OUR_WARNINGS = (InScopeExampleWarning, NoPromiseWarning)
 # A request whose parts were scored before and after a change is scored again, this often.
 ASK_AGAIN = 3
 # At most this many in-scope scores are told: enough to draw how they are spread.
@@ -168,7 +172,7 @@ class Served:
             "labels": None if labels is None else np.asarray(labels).tolist(),
             "promised": detector.promise_ is not None,
             "explains": explains(model),
-            "learns": hasattr(model, "refuse"),
+            "learns": learns(model),
             "saved": self.folder is not None,
             "loaded_at": self.loaded_at,
         }
@@ -188,26 +192,25 @@ class Served:
 
     # ---- changing
 
-    async def change(self, function: Callable[[Model], Any]) -> bool:
-        """Apply a change between two batches, on the newest model; True if it was saved."""
+    async def change(self, function: Callable[[Model], Any]) -> list[str]:
+        """Apply a change between two batches, on the newest model, and save it; its warnings."""
         async with self._changes:
             return await self.batcher.alone(lambda: self._changed(function))
 
-    def _changed(self, function: Callable[[Model], Any]) -> bool:
+    def _changed(self, function: Callable[[Model], Any]) -> list[str]:
         with _locked(self.folder):
             if self.folder is not None and _mark(self.folder) != self._mark:
-                self._reload()
-            model = self.model
-            function(model)
+                fresh, self._mark = self._read(), _mark(self.folder)
+                self._use(fresh)  # another process has changed it
+            model = own_copy(self.model)
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                function(model)
             if self.folder is not None:
-                try:
-                    model.save(self.folder)
-                except OutscopeError:
-                    self._reload()  # what is on disk is what counts
-                    raise
+                model.save(self.folder)
                 self._mark = _mark(self.folder)
             self._use(model)
-        return self.folder is not None
+        return [str(one.message) for one in said if issubclass(one.category, OUR_WARNINGS)]
 
     async def follow(self) -> None:
         """Load the folder again if it was written to since; keep the old model if that fails."""
@@ -242,10 +245,6 @@ class Served:
         ):
             fresh._encoder = old._checked_encoder()
         return fresh
-
-    def _reload(self) -> None:
-        fresh, self._mark = self._read(), _mark(self.folder)
-        self._use(fresh)
 
 
 def _spread(scores: Any) -> list[float]:

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from outscope.errors import InputError, OutscopeError
 from outscope.serve.bodies import Asked, check_items, items_of, read_json, read_score
 from outscope.serve.caller import Callers
-from outscope.serve.judging import Question, at_rate
+from outscope.serve.judging import Question, at_rate, learns
 from outscope.serve.models import Registry, Served
 from outscope.serve.openapi import NDJSON, described
 from outscope.serve.problems import Problem
@@ -153,11 +153,11 @@ class Routes:
             await self._callers.admin(request)
             if body.fpr is None and body.value is None:
                 raise Problem(422, "invalid-body", "change needs fpr or value")
-        saved, told = False, at_rate(served.model, **asked)
+        told = at_rate(served.model, **asked)
         if body.change:
-            saved = await served.change(lambda model: model.set_threshold(**asked))
+            await served.change(lambda model: model.set_threshold(**asked))
             told = served.model
-        facts = {"changed": body.change, "saved": saved}
+        facts = {"changed": body.change, "saved": body.change and served.folder is not None}
         return as_json({**served.threshold_about(told), **facts})
 
     async def feedback(self, request: Request) -> Response:
@@ -165,7 +165,7 @@ class Routes:
         await self._callers.admin(request)
         body = await read_json(request, FeedbackBody)
         served = self._registry.get(body.model)
-        if not hasattr(served.model, "refuse"):
+        if not learns(served.model):
             raise Problem(
                 409, "not-supported", f"the model {served.name} cannot be taught by texts"
             )
@@ -176,9 +176,9 @@ class Routes:
         def teach(model: Any) -> None:
             getattr(model, body.action)(*([texts] if texts else []))
 
-        saved = await served.change(teach)
-        facts = {"action": body.action, "texts": len(texts), "changed": True, "saved": saved}
-        return as_json({**served.about(), **facts})
+        said = await served.change(teach)
+        facts = {"action": body.action, "texts": len(texts), "warnings": said}
+        return as_json({**served.about(), **facts, "saved": served.folder is not None})
 
     # ---- describing
 

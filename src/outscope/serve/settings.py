@@ -12,7 +12,7 @@ class Settings:
     latency: float = 5.0  # most milliseconds that a request waits for others to share a batch
     batch: int = 256  # rows scored together
     queue: int = 8192  # rows that may wait for each model
-    wait: float = 5.0  # most seconds that an accepted request should have to wait for its turn
+    wait: float = 2.0  # most seconds that an accepted request should have to wait for its turn
     timeout: float = 30.0  # seconds until an accepted request is given up
     reading: float = 10.0  # seconds in which a body must have arrived
     body_bytes: int = 16 << 20

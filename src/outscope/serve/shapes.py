@@ -51,7 +51,7 @@ class ScoreBody(_Strict):
     ) = None
     model: str | None = Field(None, description="name; the first model if left out")
     fpr: Rate | None = Field(None, description="decide at this false-alarm rate, for this call")
-    turns: int = Field(3, ge=1, le=20, description="user turns of a conversation that count")
+    turns: int = Field(5, ge=1, le=20, description="user turns of a conversation that count")
     _binary: bytes | None = PrivateAttr(None)
 
 
@@ -99,6 +99,9 @@ class Result(BaseModel):
     is_ood: bool
     label: Any = Field(description='class, "out of scope", or null if there are no classes')
     nearest: list[str] = Field(description="in-scope texts most like it")
+    refused_like: str | None = Field(
+        None, description="the text taught to refuse for which it is out of scope"
+    )
     text: str | None = Field(None, description="of a conversation: what was judged")
 
 
@@ -156,9 +159,9 @@ class FeedbackAnswer(_About):
     """The model after a change."""
 
     action: str
-    texts: int
-    changed: bool
-    saved: bool
+    texts: int = Field(description="how many were taught")
+    warnings: list[str] = Field(description="of texts to refuse that look in scope")
+    saved: bool = Field(description="whether the model folder was written")
 
 
 class ModelInfo(_About):
