@@ -103,7 +103,7 @@ function show() {
 
 function because(result, out, label) {
   const parts = [];
-  if (result.refused_like) parts.push(`Refused: like ${quoted(result.refused_like)}.`);
+  if (out && result.refused_like) parts.push(`Refused: like ${quoted(result.refused_like)}.`);
   const known = state.cut.in_scope_scores;
   if (result.p_value === null) parts.push(out ? "Its score is above the threshold." : "Its score is not above the threshold.");
   else if (result.ood_score > known[known.length - 1]) {

@@ -46,6 +46,7 @@ function told(action, text, before, answer) {
   if (score(before.cut) !== score(state.cut.threshold)) {
     parts.push(`The threshold went from ${score(before.cut)} to ${score(state.cut.threshold)}.`);
   }
+  parts.push(...(answer.warnings || []).map((one) => `Note: ${one}.`));
   parts.push(answer.saved ? "The model is saved." : "It holds until the service stops.");
   return parts.join(" ");
 }
