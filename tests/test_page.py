@@ -10,6 +10,7 @@ import re
 import shutil
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 from serving import ADMIN, USER, running, text_detector, vector_detector, words_to_rows
@@ -52,7 +53,11 @@ def test_nothing_is_inline_as_the_policy_demands():
     assert all("src=" in tag for tag in re.findall(r"<script[^>]*>", page))
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
-    used = {name for js in STATIC.glob("*.js") for name in re.findall(r'\$\("([^"]+)"\)', js.read_text())}
+    used = {
+        name
+        for js in STATIC.glob("*.js")
+        for name in re.findall(r'\$\("([^"]+)"\)', js.read_text())
+    }
     assert used <= set(ids)
 
 
@@ -103,7 +108,10 @@ def opened(chromium, port, *, width=1280, height=900, network_errors=False, **op
     page.on("console", told)
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
-    page.on("request", lambda asked: asked.url.startswith((f"{origin}/", "blob:")) or wrong.append(asked.url))
+    page.on(
+        "request",
+        lambda asked: asked.url.startswith((f"{origin}/", "blob:")) or wrong.append(asked.url),
+    )
     try:
         page.goto(origin)
         yield page
@@ -118,6 +126,12 @@ def page(chromium, service):
     with opened(chromium, service) as one:
         one.wait_for_selector("#legend button")
         yield one
+
+
+def asked_of(port, route, **body):
+    """What the service itself answers."""
+    answer = httpx.post(f"http://127.0.0.1:{port}/v1/{route}", json=body)
+    return answer.raise_for_status().json()
 
 
 def expect(page, selector, words):
@@ -138,23 +152,23 @@ def test_a_text_is_judged_while_it_is_typed(page, detector):
     page.locator("#text").press_sequentially(INSIDE, delay=5)
     expect(page, "#decision", "In scope: ride")
     inside, outside = detector.predict([INSIDE, OUTSIDE])
-    assert page.inner_text(".point-word") == f"{inside.ood_score:.3f}"
+    assert page.text_content(".point-word") == f"{inside.ood_score:.3f}"
     assert f"p-value {inside.p_value:.3f}" in page.inner_text("#because")
-    assert page.inner_text(".cut-word") == f"threshold {detector.threshold_:.3f}"
+    assert page.text_content(".cut-word") == f"threshold {detector.threshold_:.3f}"
     assert page.locator(".scale .usual").count() == 1
     first = page.locator("#reasons > li").first
     assert first.locator("li").first.inner_text().startswith(inside.nearest[0])
     assert re.match(r"\d+(\.\d+)? %", first.locator(".share").inner_text())
     expect(page, "#said", "In scope: ride. Score")
     assert judged(page, OUTSIDE) == "Out of scope"
-    assert page.inner_text(".point-word") == f"{outside.ood_score:.3f}"
+    assert page.text_content(".point-word") == f"{outside.ood_score:.3f}"
     expect(page, "#said", "above the threshold")
     page.fill("#text", "")
     page.wait_for_selector("#result", state="hidden")
 
 
 @needs_chromium
-def test_the_rate_moves_every_decision_without_scoring_again(page, detector, tmp_path):
+def test_the_rate_moves_every_decision_without_scoring_again(page, service, detector, tmp_path):
     rng = np.random.default_rng(3)
     words = [word for text in detector.remembered_texts_ for word in text.split()]
     texts = [f"{' '.join(rng.choice(words, 3))} strange{i}" for i in range(60)]
@@ -171,11 +185,10 @@ def test_the_rate_moves_every_decision_without_scoring_again(page, detector, tmp
         page.locator("#rate").fill(str(step))
         rate = float(f"{10 ** (-3 + step / 100):.2g}")
         expect(page, "#rate-value", f"{100 * rate:g} %")
-        cut = detector.detector_._cut(rate) if hasattr(detector.detector_, "_cut") else None
-        page.wait_for_function("document.getElementById('own-rate').hidden === false")
+        page.wait_for_selector("#own-rate")
         expect(page, "#promise", f"≤ {100 * rate:g} %")
-        shown = float(page.locator("#counts dd").first.inner_text())
-        cut = shown if cut is None else cut
+        cut = asked_of(service, "threshold", fpr=rate)["threshold"]
+        expect(page, "#counts dd >> nth=0", f"{cut:.3f}")
         flagged = int(np.sum(scores > cut))
         assert page.inner_text("#n-flagged") == str(flagged)
         assert f"{flagged} of 60" in page.inner_text("#counts")
@@ -227,12 +240,23 @@ DROP = """([name, content]) => {
 
 @needs_chromium
 def test_a_file_is_dropped_judged_filtered_and_downloaded(page, detector):
-    texts = [INSIDE, OUTSIDE, "=SUM(1, 2) pay bill", SCRIPT, 'he said "pay", bill', "login password\nphone"]
+    texts = [
+        INSIDE,
+        OUTSIDE,
+        "=SUM(1, 2) pay bill",
+        SCRIPT,
+        'he said "pay", bill',
+        "login password\nphone",
+    ]
     texts += [f"pay bill invoice {i}" for i in range(150)]
     content = io.StringIO()
-    csv.writer(content).writerows([["id", "what they wrote"], *([i, text] for i, text in enumerate(texts)), ["x", ""]])
+    csv.writer(content).writerows(
+        [["id", "what they wrote"], *([i, text] for i, text in enumerate(texts)), ["x", ""]]
+    )
     page.evaluate(DROP, ["in.csv", content.getvalue()])
-    assert page.locator("#column").evaluate("box => box.selectedOptions[0].text") == "what they wrote"
+    assert (
+        page.locator("#column").evaluate("box => box.selectedOptions[0].text") == "what they wrote"
+    )
     page.select_option("#column", label="id")
     assert page.locator("#preview li").first.inner_text() == "0"
     page.select_option("#column", label="what they wrote")
@@ -258,7 +282,9 @@ def test_a_file_is_dropped_judged_filtered_and_downloaded(page, detector):
     with page.expect_download() as download:
         page.click("#download")
     assert download.value.suggested_filename == "in-judged.csv"
-    rows = list(csv.DictReader(io.StringIO(Path(download.value.path()).read_text("utf-8-sig"), newline="")))
+    rows = list(
+        csv.DictReader(io.StringIO(Path(download.value.path()).read_text("utf-8-sig"), newline=""))
+    )
     assert len(rows) == len(texts)
     for row, text, verdict in zip(rows, texts, verdicts, strict=True):
         assert row["what they wrote"] == ("'" + text if text.startswith("=") else text)
@@ -270,8 +296,16 @@ def test_a_file_is_dropped_judged_filtered_and_downloaded(page, detector):
 
 
 @needs_chromium
-def test_a_busy_service_is_waited_for_and_a_long_file_can_be_stopped(page):
-    page.evaluate(DROP, ["long.jsonl", "\n".join(json.dumps({"text": f"pay bill {i}"}) for i in range(3000))])
+def test_a_busy_service_is_waited_for_and_a_long_file_can_be_stopped(chromium, service):
+    with opened(chromium, service, network_errors=True) as page:
+        page.wait_for_selector("#legend button")
+        stop_and_go_on(page)
+
+
+def stop_and_go_on(page):
+    page.evaluate(
+        DROP, ["long.jsonl", "\n".join(json.dumps({"text": f"pay bill {i}"}) for i in range(3000))]
+    )
     busy = {"type": "urn:outscope:problem:busy", "detail": "too much is waiting", "status": 429}
     answers = iter([{"status": 429, "headers": {"Retry-After": "1"}, "body": json.dumps(busy)}])
 
@@ -283,10 +317,9 @@ def test_a_busy_service_is_waited_for_and_a_long_file_can_be_stopped(page):
             route.fulfill(content_type="application/problem+json", **told)
 
     page.route("**/v1/explain", answer)
-    with page.expect_console_message(lambda message: "429" in message.text):
-        page.click("#start")
+    page.click("#start")
     expect(page, "#progress-words", "busy; going on in 1 s")
-    page.wait_for_function("document.getElementById('progress').value > 0")
+    expect(page, "#progress-words", re.compile("^[1-9].* of 3,000"))
     page.click("#cancel")
     expect(page, "#file-said", "Cancelled.")
     done = page.locator("#progress").evaluate("bar => bar.value")
@@ -328,19 +361,19 @@ def test_teaching_asks_for_the_admin_key_and_can_be_undone(chromium, service, de
         page.fill("#key-value", ADMIN)
         page.keyboard.press("Enter")
         expect(page, "#taught", "now out of scope")
-        after = detector.predict([text])[0]
-        assert after.is_ood
-        assert f"went from {before:.3f} to {after.ood_score:.3f}" in page.inner_text("#taught")
+        [after] = asked_of(service, "score", texts=[text])["results"]
+        assert after["is_ood"]
+        assert f"went from {before:.3f} to {after['ood_score']:.3f}" in page.inner_text("#taught")
         assert page.inner_text("#decision") == "Out of scope"
         assert f"Refused: like “{text}”" in page.inner_text("#because")
         page.click("#undo")
         expect(page, "#taught", "now in scope")
-        assert detector.predict([text])[0].ood_score == before
+        assert asked_of(service, "score", texts=[text])["results"][0]["ood_score"] == before
         assert page.locator("#undo").is_hidden()
 
 
 @needs_chromium
-def test_a_rate_can_be_kept_for_everyone(chromium, service, detector):
+def test_a_rate_can_be_kept_for_everyone(chromium, service):
     with opened(chromium, service, network_errors=True) as page:
         page.wait_for_selector("#legend button")
         page.locator("#rate").fill("200")
@@ -348,17 +381,20 @@ def test_a_rate_can_be_kept_for_everyone(chromium, service, detector):
         page.fill("#key-value", ADMIN)
         page.keyboard.press("Enter")
         page.wait_for_selector("#keep-rate", state="hidden")
-        assert detector.promise_.fpr == 0.1
+        assert asked_of(service, "threshold")["fpr"] == 0.1
         page.locator("#rate").fill("170")
         page.click("#keep-rate")
         page.wait_for_selector("#keep-rate", state="hidden")
-        assert detector.promise_.fpr == 0.05
+        assert asked_of(service, "threshold")["fpr"] == 0.05
 
 
 @needs_chromium
 def test_a_service_with_keys_is_opened_by_the_right_one(chromium, detector):
     keys = Keys({hash_key(USER): "u"}, {})
-    with running({"texts": detector}, keys=keys) as port, opened(chromium, port, network_errors=True) as page:
+    with (
+        running({"texts": detector}, keys=keys) as port,
+        opened(chromium, port, network_errors=True) as page,
+    ):
         expect(page, "#banner", "needs an API key")
         page.click("#banner button")
         page.fill("#key-value", "sixteen wrong letters")
@@ -380,7 +416,9 @@ def test_a_service_with_keys_is_opened_by_the_right_one(chromium, detector):
 def test_a_stopped_service_is_told_and_found_again(chromium, detector):
     with contextlib.ExitStack() as stack:
         service = stack.enter_context(contextlib.ExitStack())
-        port = service.enter_context(running({"texts": detector}, settings=Settings(text_length=100)))
+        port = service.enter_context(
+            running({"texts": detector}, settings=Settings(text_length=100))
+        )
         page = stack.enter_context(opened(chromium, port, network_errors=True))
         page.wait_for_selector("#legend button")
         page.fill("#text", "pay bill " * 20)
@@ -411,7 +449,7 @@ def test_everything_works_from_the_keyboard(page, detector):
     page.keyboard.type(INSIDE)
     expect(page, "#decision", "In scope: ride")
     order = []
-    for _ in range(14):
+    for _ in range(11):
         page.keyboard.press("Tab")
         order.append(page.evaluate(focused))
         outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
@@ -432,15 +470,21 @@ def test_everything_works_from_the_keyboard(page, detector):
     assert page.input_value("#text") == text
     assert page.evaluate(focused) == "text"
     page.focus("#file")
-    assert page.evaluate("getComputedStyle(document.activeElement.parentElement).outlineStyle") != "none"
+    assert (
+        page.evaluate("getComputedStyle(document.activeElement.parentElement).outlineStyle")
+        != "none"
+    )
 
 
 @needs_chromium
 def test_script_in_texts_of_the_model_is_shown_as_text(chromium):
-    topics = [f"{SCRIPT} bike {word}" for word in "lock wheel brake saddle station ride unlock pump".split()]
+    topics = [
+        f"{SCRIPT} bike {word}"
+        for word in "lock wheel brake saddle station ride unlock pump".split()
+    ]
     texts = [f"{one} {i}" for one in topics for i in range(8)]
     model = TextDetector(words_to_rows).fit(texts, [f"<b>{text[-3:-2]}</b>" for text in texts])
-    with running({"<i>texts</i>": model, "two": model}) as port, opened(chromium, port) as page:
+    with running({"<i>texts": model, "two": model}) as port, opened(chromium, port) as page:
         page.wait_for_selector("#legend button")
         judged(page, texts[0])
         assert SCRIPT in page.inner_text("#reasons")
@@ -460,7 +504,7 @@ def test_models_of_vectors_take_numbers(page, rows):
     numbers = [2.0] * 8
     judged(page, json.dumps(numbers))
     score = rows.ood_score(np.array([numbers]))[0]
-    assert page.inner_text(".point-word") == f"{score:.3f}"
+    assert page.text_content(".point-word") == f"{score:.3f}"
     assert page.locator("#teach").is_hidden()
     assert page.locator("#files").is_hidden()
 
@@ -469,7 +513,13 @@ def test_models_of_vectors_take_numbers(page, rows):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_shows_it_all_without_scrolling_sideways(chromium, service, scheme, tmp_path):
     (tmp_path / "some.txt").write_text("pay bill\n" + "a" * 300 + "\n" + OUTSIDE)
-    phone = {"width": 390, "height": 844, "has_touch": True, "is_mobile": True, "color_scheme": scheme}
+    phone = {
+        "width": 390,
+        "height": 844,
+        "has_touch": True,
+        "is_mobile": True,
+        "color_scheme": scheme,
+    }
     with opened(chromium, service, **phone) as page:
         page.wait_for_selector("#legend button")
         judged(page, f"{OUTSIDE} {'x' * 120}")
