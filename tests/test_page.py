@@ -23,10 +23,16 @@ from outscope.serve.keys import Keys, hash_key
 
 STATIC = Path(outscope.serve.__file__).with_name("static")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
-    "--disable-background-networking --disable-component-update --disable-sync"
-).split()
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 INSIDE, OUTSIDE = "unlock bike station lock", "zebra quantum opera volcano"
 SCRIPT = '<img src="x" onerror="window.hit = 1"><script>window.hit = 1</script>'
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium in $PATH")
@@ -97,7 +103,7 @@ def opened(chromium, port, *, width=1280, height=900, network_errors=False, **op
     """The page, open; afterwards, nothing must have gone wrong or elsewhere."""
     origin, wrong = f"http://127.0.0.1:{port}", []
     context = chromium.new_context(viewport={"width": width, "height": height}, **options)
-    context.set_default_timeout(8000)
+    context.set_default_timeout(15_000)
     page = context.new_page()
 
     def told(message):
@@ -330,20 +336,20 @@ def stop_and_go_on(page):
     assert page.locator("#again").is_hidden()
 
 
-@needs_chromium
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("a.pdf", "x", "choose a .txt, .csv or .jsonl file"),
-        ("a.jsonl", '{"text": "x"}\n{"text": ', "Line 2 is not JSON"),
-        ("a.csv", 'text\n"never closed', "row 2 is never closed"),
-        ("a.txt", "\n \n", "has no texts"),
-    ],
+UNREADABLE = (
+    ("a.pdf", "x", "choose a .txt, .csv or .jsonl file"),
+    ("a.jsonl", '{"text": "x"}\n{"text": ', "Line 2 is not JSON"),
+    ("a.csv", 'text\n"never closed', "row 2 is never closed"),
+    ("a.txt", "\n \n", "has no texts"),
 )
-def test_files_that_cannot_be_read_are_told_in_words(page, name, content, words):
-    page.evaluate(DROP, [name, content])
-    expect(page, "#file-error", words)
-    assert page.locator("#chosen").is_hidden()
+
+
+@needs_chromium
+def test_files_that_cannot_be_read_are_told_in_words(page):
+    for name, content, words in UNREADABLE:
+        page.evaluate(DROP, [name, content])
+        expect(page, "#file-error", words)
+        assert page.locator("#chosen").is_hidden()
 
 
 @needs_chromium
@@ -478,10 +484,8 @@ def test_everything_works_from_the_keyboard(page, detector):
 
 @needs_chromium
 def test_script_in_texts_of_the_model_is_shown_as_text(chromium):
-    topics = [
-        f"{SCRIPT} bike {word}"
-        for word in "lock wheel brake saddle station ride unlock pump".split()
-    ]
+    words = ["lock", "wheel", "brake", "saddle", "station", "ride", "unlock", "pump"]
+    topics = [f"{SCRIPT} bike {word}" for word in words]
     texts = [f"{one} {i}" for one in topics for i in range(8)]
     model = TextDetector(words_to_rows).fit(texts, [f"<b>{text[-3:-2]}</b>" for text in texts])
     with running({"<i>texts": model, "two": model}) as port, opened(chromium, port) as page:

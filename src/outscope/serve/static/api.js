@@ -43,6 +43,7 @@ export async function call(path, { body, admin = false, signal } = {}) {
   }
   emit("reachable");
   if (answer.ok) return answer.json();
+  if (answer.status === 401 && !admin) emit("locked");
   throw await trouble(answer);
 }
 

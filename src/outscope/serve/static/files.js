@@ -30,7 +30,6 @@ async function open(chosen) {
   }
   $("drop").hidden = true;
   $("chosen").hidden = false;
-  $("table-box").hidden = true;
   state.rows = [];
   emit("rows");
   $("file-name").textContent = `${file.name}: ${plural(file.rows.length, "row")}`;
@@ -52,13 +51,13 @@ function decode(bytes, name) {
 const texts = () => {
   const column = Number($("column").value);
   return file.rows
-    .map((cells, i) => ({ row: i + 1, cells, text: (cells[column] || "").trim(), result: null, problem: null, version: null }))
-    .filter((row) => row.text);
+    .map((cells, i) => ({ row: i + 1, cells, text: cells[column] || "", result: null, problem: null, version: null }))
+    .filter((row) => row.text.trim());
 };
 
 function preview() {
   const rows = texts();
-  $("preview").replaceChildren(...rows.slice(0, PREVIEW).map((row) => make("li", {}, row.text)));
+  $("preview").replaceChildren(...rows.slice(0, PREVIEW).map((row) => make("li", {}, row.text.slice(0, 300))));
   if (!rows.length) $("preview").replaceChildren(make("li", { className: "soft" }, "This column has no texts."));
   $("start").textContent = `Judge ${plural(rows.length, "text")}`;
   $("start").disabled = !rows.length;
@@ -72,7 +71,6 @@ async function run() {
   complain($("file-error"), "");
   $("chosen").hidden = true;
   $("going").hidden = false;
-  $("table-box").hidden = false;
   $("cancel").focus();
   progress();
   try {

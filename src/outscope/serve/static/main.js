@@ -19,7 +19,7 @@ async function start() {
   try {
     state.models = (await call("v1/models")).models;
   } catch (error) {
-    if (error.status === 401) return locked(error);
+    if (error.status === 401) return barred(error);
     if (error.kind !== "unreachable") banner(error.message, "Try again", start);
     return undefined;
   }
@@ -30,8 +30,7 @@ async function start() {
   return choose(state.models[0].model);
 }
 
-async function locked(error) {
-  $("key").hidden = false;
+async function barred(error) {
   banner(error.message, "Enter the key", enter);
   if (error.kind === "wrong-key") await enter(error.message);
 }
@@ -135,6 +134,7 @@ files.setUp();
 theme();
 on("changed", changed);
 on("unreachable", unreachable);
+on("locked", () => { $("key").hidden = false; });
 $("model").addEventListener("change", () => choose($("model").value));
 $("key").addEventListener("click", () => enter());
 start();

@@ -6,10 +6,12 @@ import { toCsv } from "./parse.js";
 import { classOf, emit, isOut, on, state } from "./state.js";
 
 const PAGE = 100;
+const LONG = 400; // characters of a text that are shown
 const OFTEN = 300; // milliseconds between two refreshes while texts are judged
 
 const view = { show: "all", contains: "", sort: "score", down: true, page: 0 };
 let last = 0;
+let order = null;
 
 /** Show the rows as they are now; not too often, unless it is the end. */
 export function refresh(atOnce = false) {
@@ -28,19 +30,26 @@ const KEYS = {
 /** Rows that the filters let through, in order. */
 function chosen() {
   const wanted = view.contains.toLowerCase();
+  return ordered()
+    .filter((row) => view.show === "all" || (row.result && isOut(row.result) === (view.show === "flagged")))
+    .filter((row) => !wanted || row.text.toLowerCase().includes(wanted));
+}
+
+/** All rows in order; kept while a threshold moves, unless the order is that of decisions. */
+function ordered() {
+  if (order && view.sort !== "label") return order;
   const key = KEYS[view.sort];
   const side = view.down ? -1 : 1;
-  return state.rows
-    .filter((row) => view.show === "all" || (row.result && isOut(row.result) === (view.show === "flagged")))
-    .filter((row) => !wanted || row.text.toLowerCase().includes(wanted))
+  order = state.rows
     .map((row) => [key(row), row])
     .sort(([a, one], [b, other]) => (a < b ? -side : a > b ? side : one.row - other.row))
     .map(([, row]) => row);
+  return order;
 }
 
 function show() {
   const { rows } = state;
-  $("table-box").hidden = rows.length === 0;
+  $("table-box").hidden = rows.length === 0 || state.model.kind !== "texts";
   if (!rows.length || !state.cut) return;
   const judged = rows.filter((row) => row.result);
   const flagged = judged.filter((row) => isOut(row.result)).length;
@@ -66,23 +75,32 @@ function show() {
 }
 
 function line(row) {
-  const words = make("td", { className: "words" }, make("button", { type: "button", title: "Look at this text above", onclick: () => tryText(row.text) }, row.text));
-  const number = make("td", { className: "number" }, String(row.row));
+  const text = row.text.length > LONG ? `${row.text.slice(0, LONG)} …` : row.text;
+  const words = cell("words", make("button", { type: "button", title: "Look at this text above", onclick: () => tryText(row.text) }, text));
+  const number = cell("number", String(row.row));
   if (!row.result) {
-    const why = make("td", { className: "class", colSpan: 3 }, row.problem || "waiting");
-    return make("tr", {}, number, why, words);
+    const why = cell("class", row.problem || "waiting");
+    why.colSpan = 3;
+    return make("tr", { role: "row" }, number, why, words);
   }
   const out = isOut(row.result);
   const label = out ? null : classOf(row.result);
-  return make("tr", {},
+  return make("tr", { role: "row" },
     number,
-    make("td", { className: `what ${out ? "out" : ""}` }, dot(out), out ? OUT : IN),
-    make("td", { className: "score" }, score(row.result.ood_score)),
-    make("td", { className: "class" }, label === null ? "–" : named(label)),
+    cell(`what ${out ? "out" : ""}`, dot(out), out ? OUT : IN),
+    cell("score", score(row.result.ood_score)),
+    cell("class", label === null ? "–" : named(label)),
     words);
 }
 
-const empty = () => make("tr", {}, make("td", { className: "class", colSpan: 5 }, "No row is like that."));
+// On a phone rows are shown as blocks, which would lose their roles.
+const cell = (className, ...children) => make("td", { className, role: "cell" }, ...children);
+
+function empty() {
+  const only = cell("class", "No row is like that.");
+  only.colSpan = 5;
+  return make("tr", { role: "row" }, only);
+}
 
 /** The rows that are shown, with their own columns and ours. */
 function download() {
@@ -105,6 +123,7 @@ function sortBy(head) {
   view.down = view.sort === name ? !view.down : name === "score";
   view.sort = name;
   view.page = 0;
+  order = null;
   for (const other of document.querySelectorAll("th[data-sort]")) other.ariaSort = "none";
   head.ariaSort = view.down ? "descending" : "ascending";
   show();
@@ -117,7 +136,10 @@ function turn(by) {
 }
 
 export function setUp() {
-  on("rows", show);
+  on("rows", () => {
+    order = null;
+    show();
+  });
   on("cut", show);
   for (const head of document.querySelectorAll("th[data-sort]")) head.firstElementChild.addEventListener("click", () => sortBy(head));
   for (const radio of document.querySelectorAll('input[name="show"]')) {
