@@ -67,6 +67,34 @@ def test_nothing_is_inline_as_the_policy_demands():
     assert used <= set(ids)
 
 
+PAIRS = [
+    *[("--ink", under, 4.5) for under in ("--card", "--ground", "--sunk")],
+    *[("--soft", under, 4.5) for under in ("--card", "--ground", "--sunk")],
+    *[("--accent", under, 4.5) for under in ("--card", "--accent-wash")],
+    *[("--out", under, 4.5) for under in ("--card", "--out-wash")],
+    ("--error", "--error-wash", 4.5),
+    ("--accent-ink", "--accent", 4.5),
+    ("--edge", "--card", 3.0),  # borders of controls
+]
+
+
+def luminance(colour):
+    parts = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return float(linear @ (0.2126, 0.7152, 0.0722))
+
+
+def test_colours_can_be_told_apart():
+    blocks = re.findall(r"\{([^{}]*--ground:[^{}]*)\}", (STATIC / "base.css").read_text())
+    light, *dark = [dict(re.findall(r"(--[\w-]+): (#\w{6});", block)) for block in blocks]
+    assert len(dark) == 2
+    assert dark[0] == dark[1]
+    for colours in (light, dark[0]):
+        for over, under, least in PAIRS:
+            dim, bright = sorted((luminance(colours[over]), luminance(colours[under])))
+            assert (bright + 0.05) / (dim + 0.05) >= least, (over, under)
+
+
 # ---- in a browser
 
 
@@ -310,7 +338,7 @@ def test_a_busy_service_is_waited_for_and_a_long_file_can_be_stopped(chromium, s
 
 def stop_and_go_on(page):
     page.evaluate(
-        DROP, ["long.jsonl", "\n".join(json.dumps({"text": f"pay bill {i}"}) for i in range(3000))]
+        DROP, ["long.jsonl", "\n".join(json.dumps({"text": f"pay bill {i}"}) for i in range(1500))]
     )
     busy = {"type": "urn:outscope:problem:busy", "detail": "too much is waiting", "status": 429}
     answers = iter([{"status": 429, "headers": {"Retry-After": "1"}, "body": json.dumps(busy)}])
@@ -325,14 +353,14 @@ def stop_and_go_on(page):
     page.route("**/v1/explain", answer)
     page.click("#start")
     expect(page, "#progress-words", "busy; going on in 1 s")
-    expect(page, "#progress-words", re.compile("^[1-9].* of 3,000"))
+    expect(page, "#progress-words", re.compile("^[1-9].* of 1,500"))
     page.click("#cancel")
     expect(page, "#file-said", "Cancelled.")
     done = page.locator("#progress").evaluate("bar => bar.value")
-    assert 0 < done < 3000
+    assert 0 < done < 1500
     assert page.inner_text("#again") == "Judge the rest"
     page.click("#again")
-    expect(page, "#file-said", "3,000 texts judged.")
+    expect(page, "#file-said", "1,500 texts judged.")
     assert page.locator("#again").is_hidden()
 
 

@@ -15,6 +15,7 @@ const MARKS = {
 let running = new AbortController();
 let latest = Promise.resolve();
 let mapped = null; // version of the model that the map shows
+let placed = {}; // where the last text lay, and on the map of which version
 
 /** Judge the text in the box; done when the newest text is judged and shown. */
 export function judge() {
@@ -32,11 +33,14 @@ async function once(signal) {
     const waiting = (seconds) => complain($("text-error"), `The service is busy. Trying again in ${seconds} s …`);
     const answer = await patiently("v1/explain", { body, signal }, waiting);
     complain($("text-error"), "");
-    [state.result] = answer.results;
+    const result = answer.results[0];
+    const unplaced = !result.position;
+    if (!unplaced) placed = { text: state.text, position: result.position, version: answer.version };
+    else if (placed.text === state.text) result.position = placed.position; // until it is known again
+    state.result = result;
     if (answer.version !== state.cut.version) emit("changed", answer);
     emit("result");
-    // It was judged while the map was being made: ask again where it lies.
-    if (!state.result.position && mapped === answer.version) {
+    if (unplaced && mapped === answer.version) { // it was judged while the map was being made
       mapped = null;
       return judge();
     }
@@ -161,9 +165,10 @@ export function setUp() {
   on("map", (map) => {
     offer(map);
     mapped = map.version;
-    if (state.result && !state.result.position) judge(); // now that there is a map to be on
+    if (state.result && placed.version !== mapped) judge(); // now that there is a map to be on
   });
   on("model", () => {
+    placed = {};
     const vectors = state.model.kind !== "texts";
     $("text").placeholder = vectors ? `Paste a vector: ${state.model.n_features} numbers` : "Type or paste a text";
     judge();
