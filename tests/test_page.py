@@ -430,6 +430,10 @@ def test_a_service_with_keys_is_opened_by_the_right_one(chromium, detector):
         opened(chromium, port, network_errors=True) as page,
     ):
         expect(page, "#banner", "needs an API key")
+        page.evaluate(DROP, ["a.txt", "pay"])
+        page.click("#start")
+        expect(page, "#file-error", "no model to judge with yet")
+        page.locator("#rate").fill("20")
         page.click("#banner button")
         page.fill("#key-value", "sixteen wrong letters")
         page.keyboard.press("Enter")

@@ -173,10 +173,11 @@ export function setUp() {
   $("column").addEventListener("change", preview);
   $("chosen").addEventListener("submit", (event) => {
     event.preventDefault();
+    if (!state.cut) return complain($("file-error"), "There is no model to judge with yet; see the top of the page.");
     state.rows = texts();
     state.file = { name: file.name, columns: file.columns };
     table.refresh(true);
-    run();
+    return run();
   });
   $("forget").addEventListener("click", () => {
     $("chosen").hidden = true;

@@ -41,6 +41,7 @@ async function ask() {
 }
 
 function moved() {
+  if (!state.model) return; // no key was given yet
   const slider = $("rate");
   const least = state.cut?.least_fpr ?? 0;
   let rate = rateAt(Number(slider.value));

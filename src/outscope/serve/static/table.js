@@ -7,18 +7,20 @@ import { classOf, emit, isOut, on, state } from "./state.js";
 
 const PAGE = 100;
 const LONG = 400; // characters of a text that are shown
-const OFTEN = 300; // milliseconds between two refreshes while texts are judged
+const OFTEN = 300; // milliseconds between two refreshes while texts are judged, or more:
+const TIMES = 10; // so many times as long as a refresh takes
 
 const view = { show: "all", contains: "", sort: "score", down: true, page: 0 };
-let last = 0;
+let next = 0;
 let order = null;
 
 /** Show the rows as they are now; not too often, unless it is the end. */
 export function refresh(atOnce = false) {
-  const now = performance.now();
-  if (!atOnce && now - last < OFTEN) return;
-  last = now;
+  const start = performance.now();
+  if (!atOnce && start < next) return;
   emit("rows");
+  const end = performance.now();
+  next = end + Math.max(OFTEN, TIMES * (end - start));
 }
 
 const KEYS = {
