@@ -118,7 +118,8 @@ def _count(n: int, most: int) -> None:
 
 def _matrix(vectors: list[list[float]], served: Served) -> Any:
     try:
-        return np.array(vectors, dtype=np.float32)
+        with np.errstate(over="ignore"):  # becomes infinite, which is refused
+            return np.array(vectors, dtype=np.float32)
     except ValueError:
         raise _wrong_width(served, "vectors of different lengths") from None
 
@@ -147,7 +148,8 @@ def _rows(rows: Any, served: Served, most: int) -> Any:
     _count(len(rows), most)
     if rows.shape[1] != served.width:
         raise _wrong_width(served, f"vectors of {rows.shape[1]} numbers")
-    rows = np.ascontiguousarray(rows, dtype=np.float32)
+    with np.errstate(over="ignore"):
+        rows = np.ascontiguousarray(rows, dtype=np.float32)
     if not np.isfinite(rows.sum(dtype=np.float64)) and not np.isfinite(rows).all():
         bad = int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
         raise Problem(

@@ -1,0 +1,109 @@
+"""`outscope serve` as a process: started, asked, changed, stopped; and what it refuses to start."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import pytest
+from serving import vector_detector
+
+from outscope.cli import main
+from outscope.serve.keys import Keys, hash_key, read_keys
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def test_what_was_accepted_is_finished_and_the_log_is_json(tmp_path):
+    detector, fresh = vector_detector()
+    detector.save(tmp_path / "model")
+    port, log = free_port(), tmp_path / "log"
+    command = [sys.executable, "-m", "outscope", "serve", str(tmp_path / "model")]
+    environment = {**os.environ, "OUTSCOPE_API_KEYS": "a-key-of-twenty-characters"}
+    with log.open("w") as out:
+        process = subprocess.Popen([*command, "--port", str(port)], stderr=out, env=environment)
+    url, statuses = f"http://127.0.0.1:{port}", []
+    try:
+        for _ in range(600):
+            try:
+                if httpx.get(f"{url}/health/ready").status_code == 200:
+                    break
+            except httpx.TransportError:
+                time.sleep(0.1)
+        body = {"vectors": fresh.tolist() * 20}
+        headers = {"x-api-key": "a-key-of-twenty-characters"}
+
+        def ask():
+            statuses.append(httpx.post(f"{url}/v1/score", json=body, headers=headers, timeout=60))
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for one in threads:
+            one.start()
+        while "arrived" not in statuses and process.poll() is None:
+            queued = httpx.get(f"{url}/metrics", headers=headers, timeout=60).text
+            if 'outscope_queue_rows{model="model"} 0.0' not in queued or len(statuses) == 4:
+                break
+        process.send_signal(signal.SIGTERM)
+        for one in threads:
+            one.join(60)
+        assert process.wait(60) in (0, -signal.SIGTERM)
+    finally:
+        process.kill()
+    assert [answer.status_code for answer in statuses] == [200] * 4
+    expected = detector.ood_score(fresh).tolist() * 20
+    assert [r["ood_score"] for r in statuses[0].json()["results"]] == expected
+    told, *lines = log.read_text().splitlines()
+    assert "/docs" in told
+    assert any(json.loads(line).get("items") == 2000 for line in lines)
+    assert "a-key-of-twenty" not in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "--demo"),
+        (["nowhere"], "does not exist"),
+        (["--demo", "--workers", "2"], "--workers"),
+        (["--demo", "--port", "99999"], "--port"),
+        (["--demo", "--latency", "-1"], "--latency"),
+        (["--demo", "--keys", "nowhere"], "nowhere"),
+        (["a b=x"], "NAME=FOLDER"),
+        (["--new-key", "x"], "--keys"),
+    ],
+)
+def test_what_cannot_be_started_is_told_in_a_line(arguments, told, capsys, monkeypatch):
+    monkeypatch.setattr("outscope.serve.running.serve", lambda *args, **options: None)
+    assert main(["serve", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert told in said
+    assert len(said.splitlines()) == 1
+
+
+def test_keys_are_kept_as_hashes(tmp_path, capsys):
+    file = tmp_path / "keys"
+    assert main(["serve", "--new-key", "alice", "--keys", str(file)]) == 0
+    user = capsys.readouterr().out.strip()
+    assert main(["serve", "--new-key", "boss", "--admin", "--keys", str(file)]) == 0
+    admin = capsys.readouterr().out.strip()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert user not in file.read_text()
+    keys = read_keys(file, {"OUTSCOPE_ADMIN_KEY": "one-from-the-environment"})
+    assert keys.user(user) == "alice"
+    assert keys.admin(user) is None
+    assert keys.user(admin) == keys.admin(admin) == "boss"
+    assert keys.admin("one-from-the-environment") == "admin"
+    assert keys == Keys(keys.users, {**keys.admins, hash_key(admin): "boss"})
+    assert main(["serve", "--new-key", "a b", "--keys", str(file)]) == 2
+    file.write_text("alice not-a-hash\n")
+    assert main(["serve", "x", "--keys", str(file)]) == 2
