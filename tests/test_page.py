@@ -265,6 +265,30 @@ def test_the_map_shows_texts_and_where_the_query_lies(page, detector):
     assert label.get_attribute("aria-pressed") == "true"
 
 
+NEAREST = """async ([n, radius]) => {
+  const { Grid } = await import("/grid.js");
+  let seed = 1;
+  const random = () => (seed = (seed * 16807) % 2147483647) / 2147483647;
+  const x = Float64Array.from({ length: n }, () => random() ** 2);
+  const y = Float64Array.from({ length: n }, () => random());
+  const grid = new Grid(x, y);
+  const far = (i, px, py) => (i < 0 ? Infinity : (x[i] - px) ** 2 + (y[i] - py) ** 2);
+  return Array.from({ length: 40 }, () => {
+    const [px, py] = [1.2 * random() - 0.1, 1.2 * random() - 0.1];
+    let best = -1;
+    for (let i = 0; i < n; i += 1) if (far(i, px, py) <= radius ** 2 && far(i, px, py) < far(best, px, py)) best = i;
+    return [grid.nearest(px, py, radius), best];
+  });
+}"""
+
+
+@needs_chromium
+def test_the_nearest_of_many_points_is_found(page):
+    for n, radius in ((50_000, 0.004), (50_000, 0.1), (7, 10.0), (1, 0.5), (0, 1.0)):
+        for found, nearest in page.evaluate(NEAREST, [n, radius]):
+            assert found == nearest
+
+
 DROP = """([name, content]) => {
   const data = new DataTransfer();
   data.items.add(new File([content], name));

@@ -82,7 +82,10 @@ export function tryText(text) {
   return judge();
 }
 
-function show() {
+let told = ""; // the decision that was last read out
+
+/** Show the result; where only the threshold has moved, a decision is read out if it has changed. */
+function show(moved = false) {
   const { result, cut } = state;
   $("result").hidden = !result;
   $("result").ariaBusy = "false";
@@ -102,7 +105,8 @@ function show() {
     ? "Higher is stranger. The hill shows the scores of in-scope texts; above the threshold is out of scope."
     : "Higher is stranger; above the threshold is out of scope.";
   reasons(result);
-  say($("said"), `${$("decision").textContent}. ${words}`);
+  if (!moved || told !== word) say($("said"), `${$("decision").textContent}. ${words}`);
+  told = word;
 }
 
 function because(result, out, label) {
@@ -160,8 +164,8 @@ export function setUp() {
     later();
   });
   new ResizeObserver(debounced(60, () => state.result && redraw())).observe($("scale"));
-  on("result", show);
-  on("cut", () => state.result && show());
+  on("result", () => show());
+  on("cut", () => state.result && show(true));
   on("map", (map) => {
     offer(map);
     mapped = map.version;
