@@ -251,7 +251,7 @@ class DictionaryDetector(TaughtDetector):
         self._k = plan.n_neighbors
         self._prepare_coder()
         if self._taught is not None:
-            self._taught.ready(self.common_)
+            self._taught.ready(self._seeing)
 
     def _prepare_coder(self) -> None:
         raise NotImplementedError

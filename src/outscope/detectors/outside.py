@@ -20,9 +20,9 @@ from outscope.learning.rows import Rows
 from outscope.learning.view import View
 
 REFUSE, ACCEPT = "refuse", "accept"
-# A row is raised where it is nearer to an outside example than this share of in-scope rows are,
-# and by this part of what it is nearer. Chosen on validation classes: see docs/teach.md.
-USUALLY, WEIGHT = 0.25, 0.5
+# The margin between what is refused and what is in scope that this share of in-scope rows does not
+# have. A row's score is raised by what it lacks. Chosen on other classes: see docs/teach.md.
+USUALLY = 0.25
 # An example counts as the same as another within this distance, as a share of the usual one.
 SAME = 0.1
 MOST_EXAMPLES = 10_000
@@ -32,11 +32,20 @@ MOST_EXAMPLES = 10_000
 Learn = Callable[[Matrix], NNKMeans]
 
 
+class Usual(NamedTuple):
+    """What in-scope rows are like."""
+
+    rows: Matrix  # as seen
+    scores: FloatArray  # of these rows, as if they had not been learned from
+    reach: float  # the score that half of them have at most
+
+
 class Seeing(NamedTuple):
-    """How a detector sees rows, and what it discounts in all of them."""
+    """How a detector sees rows and codes them."""
 
     view: View
-    common: Matrix | None
+    common: Matrix | None  # what it discounts in all rows
+    n_neighbors: int
     n_jobs: int | None
 
     def __call__(self, X: Matrix) -> Matrix:
@@ -132,24 +141,25 @@ class Outside(BaseEstimator):
 
     # ---- learning
 
-    def learned(self, seeing: Seeing, learn: Learn, usual: Matrix, reach: float) -> Self:
-        """Ready to score. `usual` are in-scope rows as seen; `reach` is their usual score."""
+    def learned(self, seeing: Seeing, learn: Learn, usual: Usual) -> Self:
+        """Ready to score."""
         seen = seeing(Rounded(self.rows_, self.scale_).rows())
         says = np.array([self.verbs_[lesson] == REFUSE for lesson in self.lesson_])
-        holds, new = self._in_force(seen, says, learn, reach), copy.copy(self)
+        holds, new = self._in_force(seen, says, learn, usual.reach), copy.copy(self)
         new.refused_ = _side(seen, np.flatnonzero(holds & says), learn)
         new.accepted_ = _side(seen, np.flatnonzero(holds & ~says), learn)
-        new.level_, new.reach_ = 0.0, float(reach)
-        new.ready(seeing.common)
+        new.level_, new.reach_ = 0.0, float(usual.reach)
+        new.ready(seeing)
         if new.refused_ is not None:
-            distance = _nearest(new._refused, usual)[0]
-            new.level_ = float(np.quantile(distance, USUALLY))
+            margin = new._against(new._refused, usual.rows)[0] - usual.scores
+            new.level_ = float(np.quantile(margin, USUALLY))
         return new
 
-    def ready(self, common: Matrix | None) -> None:
+    def ready(self, seeing: Seeing) -> None:
         """Build what scoring needs (after learning or loading)."""
         sides = (self.refused_, self.accepted_)
-        self._refused, self._accepted = (s and s.coder(common) for s in sides)
+        self._refused, self._accepted = (s and s.coder(seeing.common) for s in sides)
+        self._k, self._n_jobs = seeing.n_neighbors, seeing.n_jobs
 
     def _in_force(self, seen: Matrix, says: BoolArray, learn: Learn, reach: float) -> BoolArray:
         """Examples that no later lesson contradicts: the last word on the same thing counts."""
@@ -160,7 +170,7 @@ class Outside(BaseEstimator):
             if not against.any():
                 continue
             against = np.flatnonzero(against)
-            distance = _nearest(learn(seen[mine]).coder(), seen[against])[0]
+            distance = learn(seen[mine]).coder().ood_score(seen[against], 1, 1)
             holds[against[distance <= SAME * abs(reach)]] = False
         return holds
 
@@ -168,25 +178,36 @@ class Outside(BaseEstimator):
 
     def told(self, base: FloatArray, X: Matrix, seeing: Seeing) -> Told:
         """What these lessons make of the scores of rows."""
-        return self.told_of(base, seeing(rounded(X).rows()), seeing.n_jobs)
+        return self.told_of(base, seeing(rounded(X).rows()))
 
-    def told_of(self, base: FloatArray, seen: Matrix, n_jobs: int | None = 1) -> Told:
+    def told_of(self, base: FloatArray, seen: Matrix) -> Told:
         """The same for rows already rounded and seen.
 
-        Accepted examples count only where they are within reach, and nearer than refused ones;
-        there they lower the score to what they give alone. Elsewhere no score is ever lowered.
+        A row's distance to what is refused is its score if the refused examples were all that is
+        in scope. Where that is less than its own score and the usual margin, the row gets the
+        difference on top. Accepted examples count only where they are within reach, and nearer
+        than refused ones; there they lower the score to what they give alone. Elsewhere no score
+        is ever lowered.
         """
-        refused, atom = _nearest(self._refused, seen, n_jobs)
-        score, short = base, np.maximum(0.0, self.level_ - refused)
+        distance, atom = self._against(self._refused, seen)
+        score, lacking = base, np.maximum(0.0, self.level_ + base - distance)
         if self._accepted is not None:
-            accepted = _nearest(self._accepted, seen, n_jobs)[0]
-            vouched = (accepted <= self.reach_) & (accepted <= refused)
-            short[vouched] = 0.0
+            accepted = self._against(self._accepted, seen)[0]
+            vouched = (accepted <= self.reach_) & (accepted <= distance)
+            lacking[vouched] = 0.0
             score = np.where(vouched, np.minimum(base, accepted), base)
         like = np.full(len(seen), -1)
         if self.refused_ is not None:
-            like = np.where(short > 0.0, self.refused_.representatives_[atom, 0], -1)
-        return Told(score + WEIGHT * short, base, refused, like)
+            like = np.where(lacking > 0.0, self.refused_.representatives_[atom, 0], -1)
+        return Told(score + lacking, base, distance, like)
+
+    def _against(self, coder: Coder | None, seen: Matrix) -> tuple[FloatArray, IntArray]:
+        """Scores against some examples alone, and each row's heaviest atom."""
+        if coder is None:
+            return np.full(len(seen), np.inf), np.full(len(seen), -1)
+        codes = coder.code(seen, self._k, self._n_jobs, relative=True)
+        heaviest = codes.weights.argmax(axis=1)[:, None]
+        return codes.ood_score, np.take_along_axis(codes.neighbors, heaviest, axis=1)[:, 0]
 
     def refused_names(self, refused: IntArray) -> list[str | None]:
         """The names of examples, None where there is none."""
@@ -217,13 +238,3 @@ def _side(seen: Matrix, chosen: IntArray, learn: Learn) -> NNKMeans | None:
         behind[i, 0] = np.square(rows - side.atoms_[i]).sum(axis=1).argmin()
     side.representatives_ = np.where(behind >= 0, chosen[behind], -1)
     return side
-
-
-def _nearest(
-    coder: Coder | None, seen: Matrix, n_jobs: int | None = 1
-) -> tuple[FloatArray, IntArray]:
-    """Score against the nearest atom alone, in the unit of the detector's scores, and that atom."""
-    if coder is None:
-        return np.full(len(seen), np.inf), np.full(len(seen), -1)
-    codes = coder.code(seen, 1, n_jobs)
-    return codes.ood_score, codes.neighbors[:, 0]

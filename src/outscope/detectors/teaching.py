@@ -12,23 +12,14 @@ import numpy as np
 
 from outscope._sklearn import all_or_nothing, check_is_fitted, check_rows
 from outscope._types import FloatArray, Matrix
-from outscope.decisions.threshold import (
-    HELD_MOST,
-    LEFT_ONE_OUT,
-    ConformalThreshold,
-    estimated_cut,
-    quantile_threshold,
-)
+from outscope.decisions.threshold import quantile_threshold
 from outscope.detectors.base import Reading
 from outscope.detectors.explanation import Lesson
-from outscope.detectors.outside import ACCEPT, REFUSE, Outside, Seeing
-from outscope.detectors.sampling import Training
-from outscope.detectors.streaming import StreamingDetector
-from outscope.detectors.witnesses import Witnesses
+from outscope.detectors.outside import ACCEPT, REFUSE, Outside, Seeing, Usual
+from outscope.detectors.rethreshold import Rethresholded
 from outscope.engine.kernels.blas import one_thread_each
-from outscope.errors import InputError, InScopeExampleWarning, NoPromiseWarning
-from outscope.io import schema
-from outscope.io.sources import as_source, taken
+from outscope.errors import InputError, InScopeExampleWarning
+from outscope.io.sources import as_source
 from outscope.learning.dictionary import NNKMeans
 from outscope.learning.loop import learn
 from outscope.learning.rows import EPOCH_ROWS, Rows, size_for
@@ -40,30 +31,19 @@ DOUBTFUL = 0.1
 NAMED = 3
 
 
-class TaughtDetector(StreamingDetector):
+class TaughtDetector(Rethresholded):
     """Base of detectors that take examples of what to refuse, and of what to accept after all.
 
     A row near a refused example gets a higher score; elsewhere scores are as before. The threshold
     is set again from in-scope rows that are kept for it (`witnesses_`), so a promise still holds.
     """
 
-    outside_: Outside
-    witnesses_: Witnesses
-    max_bytes: int | None
     n_jobs: int | None
     common_: Any
     _view: View
-    _fitted = {
-        **StreamingDetector._fitted,
-        "outside_": schema.maybe(schema.nested("Outside")),
-        "witnesses_": schema.maybe(schema.nested("Witnesses")),
-    }
+    _k: int
 
     # ---- what a subclass does
-
-    def _base_score(self, X: Matrix) -> FloatArray:
-        """Scores without any teaching."""
-        raise NotImplementedError
 
     def _base_reading(self, X: Matrix) -> Reading:
         """A reading without any teaching."""
@@ -96,9 +76,8 @@ class TaughtDetector(StreamingDetector):
 
         `names` are what explanations call them; without names they are numbered.
         """
-        doubtful = self.also_in_scope(X)
-        called = list(names) if names is not None else [f"X[{i}]" for i in range(len(X))]
-        found = self.after(REFUSE, X, names)
+        called = [f"X[{i}]" for i in range(len(X))] if names is None else list(names)
+        found, doubtful = self.after(REFUSE, X, names), self.also_in_scope(X)
         warn_of_doubt([(called[i], f"training row {row}") for i, row in doubtful])
         return self._become(found)
 
@@ -146,11 +125,16 @@ class TaughtDetector(StreamingDetector):
         return new
 
     def _learned(self, outside: Outside) -> Outside:
-        kept = vars(self).get("witnesses_")
-        usual = np.asarray(self.atoms_) if kept is None else self._seeing(kept.usual.rows())
         with one_thread_each():
-            reach = float(np.median(self._usual_scores()))
-            return outside.learned(self._seeing, self._learn_side, usual, reach)
+            return outside.learned(self._seeing, self._learn_side, self._usual())
+
+    def _usual(self) -> Usual:
+        """What in-scope rows are like; without witnesses, as far as atoms tell."""
+        kept, reach = vars(self).get("witnesses_"), float(np.median(self._usual_scores()))
+        if kept is not None:
+            return Usual(self._seeing(kept.usual.rows()), kept.usual_scores_, reach)
+        atoms = np.asarray(self.atoms_)
+        return Usual(atoms, np.full(len(atoms), reach), reach)
 
     def _learn_side(self, seen: Matrix) -> NNKMeans:
         """A dictionary of examples, learned and pruned like the one of in-scope rows."""
@@ -165,12 +149,8 @@ class TaughtDetector(StreamingDetector):
         return one
 
     @property
-    def _taught(self) -> Outside | None:
-        return vars(self).get("outside_")
-
-    @property
     def _seeing(self) -> Seeing:
-        return Seeing(self._view, self.common_, self.n_jobs)
+        return Seeing(self._view, self.common_, self._k, self.n_jobs)
 
     @property
     def stored_bytes_(self) -> int:
@@ -208,13 +188,16 @@ class TaughtDetector(StreamingDetector):
     def refused_in(self, reading: Reading) -> list[str | None]:
         """For each row read, the refused example for which it is out of scope, if any.
 
-        It is named if it decided, or if the row is nearer to it than to what is in scope.
+        It is named if it decided, or if the row is clearly like it: nearer to it than to what is
+        in scope, and within the threshold or at half the distance.
         """
         outside, told = self._taught, reading.told
         if outside is None or told is None:
             return [None] * len(reading.ood_score)
-        decided = (told.base <= self.threshold_) | (told.distance <= told.base)
-        named = decided & (told.ood_score > self.threshold_)
+        cut = self.threshold_
+        near = np.maximum(np.minimum(told.base, cut), told.base / 2.0)
+        decided = (told.base <= cut) | (told.distance <= near)
+        named = decided & (told.ood_score > cut)
         return outside.refused_names(np.where(named, told.refused, -1))
 
     # ---- fit, and the rows that keep the promise
@@ -250,124 +233,24 @@ class TaughtDetector(StreamingDetector):
             how = {"rows": rows, "memory": memory, "checkpoint": checkpoint, "advance": advance}
             super().fit(X, y, **how)  # type: ignore[arg-type]
             if outside is not None:
-                try:
-                    self.refuse(outside)
-                except InputError as error:
-                    raise InputError(f"outside: {error}") from error
+                self._refuse_from_start(X, outside)
                 if not isinstance(self.contamination, str):
                     scores = self.ood_score(X)
                     self.offset_ = -quantile_threshold(scores, self.contamination)
         return self
 
-    def _first_threshold(self, training: Training, scores: FloatArray | None) -> None:
-        super()._first_threshold(training, scores)
-        if training.held is not None:
-            self._keep(training.X, training.held, self._base_score(training.held))
-
-    def _held_out_scores(self, X: Matrix, y: Any, scores: FloatArray) -> FloatArray:
-        """Scores of training rows as if not learned; after learning again, lessons are too."""
-        base = super()._held_out_scores(X, y, scores)
-        if len(X) < 2:
-            return base
-        judged = X[np.concatenate(self._judged_parts(len(X)))]
-        self._keep(X, judged, base)
-        if self._taught is None:
-            return base
-        self.outside_ = self._learned(self._taught)
-        return self.outside_.told(base, judged, self._seeing).ood_score
-
-    def _keep(self, learned: Matrix, judged: Matrix, base: FloatArray) -> None:
-        if self.max_bytes is None:  # otherwise the model is to be as small as it was asked to be
-            self.witnesses_ = Witnesses().seeing(learned).judging(judged, base)
-
-    def _judged(self, X: Any) -> FloatArray:
-        source = as_source(X)
-        if source is not None:
-            scores = self.ood_score(X)
-            chosen = np.random.RandomState(0).permutation(len(source))[:HELD_MOST]
-            rows = taken(source, np.sort(chosen))
-            base = self._base_score(rows)
-        else:
-            rows, base = self._checked(X, self._base_score)
-            outside = self._taught
-            scores = base if outside is None else outside.told(base, rows, self._seeing).ood_score
-        if "witnesses_" in vars(self):
-            self.witnesses_ = self.witnesses_.judging(rows, base)
-        return scores
-
-    def calibrate(
-        self, X: Any = None, *, fpr: float | None = None, confidence: float | None = None
-    ) -> Self:
-        """Set the threshold from in-scope rows that the detector has not seen.
-
-        P(false alarm) ≤ `fpr` (default: `contamination`, or 5 %) then holds for rows exchangeable
-        with these, on average over calibrations; with `confidence`, say 0.95, it holds for this
-        calibration with that probability. `p_value` becomes available.
-
-        Without rows, those that fit set aside are used, as it does if it learns from a sample.
-        Otherwise training rows are, each scored without itself. That is just as good if there are
-        at most 100 and every one is an atom; otherwise it is refused.
-
-        Up to 2,000 of the rows are kept, at 8 bits per number, to calibrate again after `refuse`
-        and `accept`.
-        """
-        with all_or_nothing(self):
-            return super().calibrate(X, fpr=fpr, confidence=confidence)
-
-    def _estimate_again(self, rate: float) -> None:
-        super()._estimate_again(rate)
-        if "witnesses_" in vars(self):
-            self.witnesses_ = self.witnesses_.unjudged()  # their scores are no longer these
-
-    def _usual_scores(self) -> FloatArray:
-        """Scores of in-scope rows without any teaching, as far as they are known."""
-        kept = vars(self).get("witnesses_")
-        if kept is None or not kept.has_judged:
-            return self.held_out_scores_
-        base: FloatArray = kept.base_scores_
-        return base
-
-    def _set_threshold_again(self, before: Self) -> None:
-        """The same false-alarm rate as before, for scores after other lessons."""
-        kept = vars(self).get("witnesses_")
-        if kept is None or not kept.has_judged:
-            self._withdraw()
-            return
-        seen = self._seeing(kept.judged.rows())
-        old, new = (
-            kept.base_scores_
-            if one._taught is None
-            else one._taught.told_of(kept.base_scores_, seen).ood_score
-            for one in (before, self)
-        )
-        self.held_out_scores_ = np.sort(new)
-        if "calibration_scores_" in vars(self):
-            self.left_one_out_ = self.calibration_kind_ == LEFT_ONE_OUT
-            conformal = ConformalThreshold(new)
-            try:
-                if self.promised_ is not None:
-                    fpr, confidence = self.promised_
-                    self._promise(conformal, self.calibration_kind_, float(fpr or 0), confidence)
-                self.calibration_scores_ = conformal.scores
-            except InputError:
-                self._withdraw()  # too few of the calibration rows were kept
-        elif rate := self._rate_in_use():
-            self.offset_ -= estimated_cut(new, rate) - estimated_cut(old, rate)
-
-    def _withdraw(self) -> None:
-        """The threshold stays where it is and promises nothing."""
-        if "calibration_scores_" not in vars(self):
-            return
-        self.rate_ = None if self.promised_ is None else self.promised_[0]
-        self.promised_, self.left_one_out_ = None, False
-        for name in ("calibration_scores_", "calibration_kind_"):
-            self.__dict__.pop(name)
-        warnings.warn(
-            "this model keeps no in-scope rows to set its threshold again, so its false-alarm rate "
-            "is no longer promised; calibrate again",
-            NoPromiseWarning,
-            stacklevel=5,
-        )
+    def _refuse_from_start(self, X: Any, outside: Any) -> None:
+        """Refuse rows while the training rows are at hand, so that every copy is found."""
+        try:
+            found, doubtful = self.after(REFUSE, outside), dict(self.also_in_scope(outside))
+        except InputError as error:
+            raise InputError(f"outside: {error}") from error
+        if as_source(X) is None:
+            known = {row.tobytes(): i for i, row in enumerate(np.asarray(X, np.float32))}
+            told = (row.tobytes() for row in np.asarray(outside, np.float32))
+            doubtful |= {i: known[row] for i, row in enumerate(told) if row in known}
+        warn_of_doubt([(f"outside[{i}]", f"training row {j}") for i, j in sorted(doubtful.items())])
+        self._become(found)
 
 
 def warn_of_doubt(pairs: Sequence[tuple[str, str]]) -> None:

@@ -12,49 +12,60 @@ from outscope.decisions.threshold import HELD_MOST
 from outscope.detectors.rounded import Rounded, rounded
 from outscope.io import schema
 
-# Rows learned from that tell how near in-scope rows usually are to what is outside.
-USUAL_ROWS = 256
+# Training rows that tell how near in-scope rows usually are to what is outside.
+USUAL_ROWS = 128
+FAR = float(np.finfo(float).max)
 
 
 class Witnesses(BaseEstimator):
-    """In-scope rows at 8 bits per number.
+    """In-scope rows at 8 bits per number, with their scores before any lesson.
 
-    `judged_rows_` set the threshold and were not learned from, or are scored as if they had not
-    been; `base_scores_` are their scores without any teaching. `usual_rows_` were learned from.
+    `usual_rows_` are training rows, scored as if they had not been learned from; they tell how near
+    in-scope rows usually are to what is refused. `judged_rows_` are those that calibrated the
+    threshold, if there were any: they never shape the score. `held_out_` are the scores behind an
+    estimated threshold, while there are lessons.
     """
 
     _fitted = {
         "n_features_in_": schema.whole(1, "d"),
         "judged_rows_": schema.maybe(schema.array("n d", "int8")),
         "judged_scale_": schema.maybe(schema.array("n", "float64", low=0.0)),
-        "base_scores_": schema.maybe(
-            schema.array("n", "float64", low=-np.finfo(float).max, high=np.finfo(float).max)
-        ),
+        "base_scores_": schema.maybe(schema.array("n", "float64", low=-FAR, high=FAR)),
         "usual_rows_": schema.array("u d", "int8"),
         "usual_scale_": schema.array("u", "float64", low=0.0),
+        "usual_scores_": schema.array("u", "float64", low=-FAR, high=FAR),
+        "held_out_": schema.maybe(schema.SCORES),
     }
 
-    def seeing(self, learned: Matrix) -> Self:
-        """Keep a sample of the rows learned from."""
-        kept = rounded(learned[_sample(len(learned), USUAL_ROWS)])
-        self.n_features_in_ = int(learned.shape[1])
-        self.usual_rows_, self.usual_scale_ = kept
+    def seeing(self, training: Matrix, base: FloatArray) -> Self:
+        """Keep a sample of training rows."""
+        chosen = _sample(len(training), USUAL_ROWS)
+        self.n_features_in_ = int(training.shape[1])
+        self.usual_rows_, self.usual_scale_ = rounded(training[chosen])
+        self.usual_scores_ = np.array(base[chosen], dtype=np.float64)
         return self
 
     def judging(self, X: Matrix, base: FloatArray) -> Self:
-        """The same, with other rows that set the threshold; at most 2,000 are kept."""
+        """The same, with other rows that calibrated the threshold; at most 2,000 are kept."""
         chosen = _sample(len(X), HELD_MOST)
-        kept, other = rounded(X[chosen]), type(self)()
-        other.__dict__.update(self.__dict__)
-        other.judged_rows_, other.judged_scale_ = kept
-        other.base_scores_ = np.array(base[chosen], dtype=np.float64)
+        numbers, scale = rounded(X[chosen])
+        scores = np.array(base[chosen], dtype=np.float64)
+        return self._with(judged_rows_=numbers, judged_scale_=scale, base_scores_=scores)
+
+    def holding(self, scores: FloatArray | None) -> Self:
+        """The same, with the scores behind an estimate."""
+        return self._with(held_out_=scores)
+
+    def _with(self, **changes: Any) -> Self:
+        other = type(self)()
+        other.__dict__.update(self.__dict__ | changes)
         return other
 
     def unjudged(self) -> Self:
         """The same without rows that set the threshold."""
+        kept = ("n_features_in_", "usual_rows_", "usual_scale_", "usual_scores_")
         other = type(self)()
-        for name in ("n_features_in_", "usual_rows_", "usual_scale_"):
-            setattr(other, name, getattr(self, name))
+        other.__dict__.update({name: vars(self)[name] for name in kept})
         return other
 
     @property
@@ -63,13 +74,21 @@ class Witnesses(BaseEstimator):
         return {"judged_rows_", "judged_scale_", "base_scores_"} <= vars(self).keys()
 
     @property
-    def judged(self) -> Rounded:
-        """The rows that set the threshold."""
-        return Rounded(self.judged_rows_, self.judged_scale_)
+    def rows(self) -> Rounded:
+        """The rows that set the threshold, or else the usual ones."""
+        if self.has_judged:
+            return Rounded(self.judged_rows_, self.judged_scale_)
+        return self.usual
+
+    @property
+    def scores(self) -> FloatArray:
+        """The scores of these rows before any lesson."""
+        found: FloatArray = self.base_scores_ if self.has_judged else self.usual_scores_
+        return found
 
     @property
     def usual(self) -> Rounded:
-        """A sample of the rows learned from."""
+        """A sample of the training rows."""
         return Rounded(self.usual_rows_, self.usual_scale_)
 
     @property

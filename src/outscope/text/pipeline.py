@@ -25,7 +25,7 @@ from outscope.io import models
 from outscope.text.cache import VectorCache
 from outscope.text.encoders import Advance, Encoder, TransformerEncoder, check_texts, make_encoder
 from outscope.text.saved import FITTED, RULES
-from outscope.text.teaching import ACCEPT, REFUSE, Lesson, lesson, take_back
+from outscope.text.teaching import TaughtByTexts
 from outscope.text.weights import DEFAULT, HUB_NAME, check_copied, deciding_files
 
 logger = logging.getLogger("outscope")
@@ -52,7 +52,7 @@ class Verdict:
         return asdict(self)
 
 
-class TextDetector(OutlierMixin, BaseEstimator):
+class TextDetector(TaughtByTexts, OutlierMixin, BaseEstimator):
     """Flags texts that are unlike those it was fitted on.
 
     `encoder` is a model name, a folder (including one written by `outscope finetune`), a loaded
@@ -126,7 +126,7 @@ class TextDetector(OutlierMixin, BaseEstimator):
             self._remember(texts, fit)
             self._learn_classes(rows, y)
             if outside is not None:
-                lesson(self, REFUSE, outside, texts)
+                self.refuse(outside, in_scope=texts)
         return self
 
     @staticmethod
@@ -211,30 +211,6 @@ class TextDetector(OutlierMixin, BaseEstimator):
         check_is_fitted(self, "detector_")
         self.detector_.set_threshold(fpr=fpr, value=value, confidence=confidence)
         return self
-
-    # ---- teaching
-
-    @property
-    def lessons_(self) -> tuple[Lesson, ...]:
-        """What was taught and not taken back, the oldest first."""
-        check_is_fitted(self, "detector_")
-        return self.detector_.lessons_
-
-    def refuse(self, texts: Any) -> Self:
-        """Texts that are out of scope: texts like them get higher scores from now on.
-
-        Each lesson makes another detector, which takes the place of the present one in a single
-        assignment, so that other threads may score meanwhile. It warns of texts that look in scope.
-        """
-        return lesson(self, REFUSE, texts)
-
-    def accept(self, texts: Any) -> Self:
-        """Texts that are in scope after all: texts like them get lower scores from now on."""
-        return lesson(self, ACCEPT, texts)
-
-    def undo(self) -> Self:
-        """Take back the last lesson: a call of `refuse` or `accept`, or what `fit` was given."""
-        return take_back(self)
 
     # ---- using
 

@@ -121,8 +121,9 @@ export class Plot {
 
   /** A chosen class is drawn last, on top of the others. */
   order() {
-    const all = Array.from(this.points.x.keys());
     const { chosen } = this.style;
+    if (this.all?.length !== this.points.x.length) this.all = Int32Array.from(this.points.x.keys());
+    const { all } = this;
     if (chosen === null) return all;
     const label = this.points.label;
     return [...all.filter((i) => label[i] !== chosen), ...all.filter((i) => label[i] === chosen)];
