@@ -53,6 +53,8 @@ AT_A_TIME = 64
 OUR_WARNINGS = (InScopeExampleWarning, NoPromiseWarning)
 # A request whose parts were scored before and after a change is scored again, this often.
 ASK_AGAIN = 3
+# At most this many in-scope scores are told: enough to draw how they are spread.
+SHOWN_SCORES = 401
 
 
 class Served:
@@ -183,6 +185,9 @@ class Served:
             **self.about(model),
             "promised": detector.promise_ is not None,
             "least_fpr": None if scores is None else least_rate(len(scores)),
+            "in_scope_scores": _spread(
+                getattr(detector, "held_out_scores_", None) if scores is None else scores
+            ),
         }
 
     # ---- changing
@@ -240,6 +245,14 @@ class Served:
         ):
             fresh._encoder = old._checked_encoder()
         return fresh
+
+
+def _spread(scores: Any) -> list[float]:
+    """Scores in order; of many, an even choice of them."""
+    if scores is None or not len(scores):
+        return []
+    chosen = np.linspace(0, len(scores) - 1, min(len(scores), SHOWN_SCORES)).round().astype(int)
+    return np.sort(scores)[chosen].tolist()
 
 
 def _warm(model: Model) -> None:

@@ -150,6 +150,7 @@ class ThresholdAnswer(_About):
 
     promised: bool = Field(description="false: an estimate")
     least_fpr: float | None = Field(description="lowest rate that can be promised")
+    in_scope_scores: list[float] = Field(description="of in-scope rows, in order; to draw them")
     changed: bool
     saved: bool = Field(description="whether the model folder was written")
 
