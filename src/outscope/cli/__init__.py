@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from outscope.cli import describing, fitting, paper, scoring, training
+from outscope.cli import describing, fitting, paper, plugging, scoring, training
 from outscope.cli.show import say, warnings_said
 from outscope.errors import OutscopeError
 
@@ -125,6 +125,12 @@ COMMANDS: dict[str, tuple[Callable[[Any], None], Callable[..., None], str, str]]
         fitting.threshold_arguments,
         "change the threshold of a saved detector, or show it",
         "outscope threshold model --fpr 0.01",
+    ),
+    "export": (
+        plugging.export,
+        plugging.export_arguments,
+        "write a detector's scoring of rows as an ONNX file",
+        "outscope export model --out scorer.onnx",
     ),
     "embed": (
         training.embed,
