@@ -132,6 +132,12 @@ COMMANDS: dict[str, tuple[Callable[[Any], None], Callable[..., None], str, str]]
         "write a detector's scoring of rows as an ONNX file",
         "outscope export model --out scorer.onnx",
     ),
+    "mcp": (
+        plugging.mcp,
+        plugging.mcp_arguments,
+        "serve a detector of texts to agents, over the Model Context Protocol on stdio",
+        "outscope mcp model    (what an agent starts: command outscope, arguments mcp and model)",
+    ),
     "embed": (
         training.embed,
         training.embed_arguments,

@@ -32,3 +32,17 @@ def export(options: Any) -> None:
     )
     if own is not model:
         say(f"rows are embeddings by {model.encoder_name_}, which the file does not contain")
+
+
+def mcp_arguments(mcp: argparse.ArgumentParser) -> None:
+    """Options of mcp."""
+    mcp.add_argument("model", help="folder written by fit, for texts")
+
+
+def mcp(options: Any) -> None:
+    """Serve a detector of texts to agents."""
+    from outscope.integrations.mcp import server
+
+    made = server(options.model)
+    say("serving the tools score and explain on standard input and output; end with Ctrl-C")
+    made.run()
