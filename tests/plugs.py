@@ -13,7 +13,7 @@ OUTSIDE = "how tall is a mountain"
 
 def needs(module):
     """The module, or a skip that says why."""
-    return pytest.importorskip(module, reason=f"{module} is not installed")
+    return pytest.importorskip(module, reason=f"{module} is not installed", exc_type=ImportError)
 
 
 def static_encoder(folder):
