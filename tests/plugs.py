@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from conftest import ROOT
 from tiny import WORDS, labelled_texts
 
 from outscope import ClasswiseNNKDetector, TextDetector
@@ -38,3 +41,10 @@ def fitted(folder):
     detector = TextDetector(static_encoder(folder / "static"), made, holdout=30, cache=False)
     detector.fit(texts, labels).save(folder / "model")
     return detector, str(folder / "model")
+
+
+def examples():
+    """The Python examples of docs/integrations.md by their headings."""
+    parts = re.split(r"^## ", (ROOT / "docs" / "integrations.md").read_text(), flags=re.M)[1:]
+    blocks = {part.split("\n")[0]: re.findall(r"```python\n(.*?)```", part, re.S) for part in parts}
+    return {name: "\n".join(found) for name, found in blocks.items() if found}

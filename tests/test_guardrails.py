@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
-from plugs import INSIDE, OUTSIDE, fitted, needs
+from conftest import ROOT
+from plugs import INSIDE, OUTSIDE, examples, fitted, needs
 
 from outscope.integrations.judging import judge
 
@@ -14,8 +16,12 @@ pytestmark = pytest.mark.filterwarnings("default")
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    needs("guardrails")
-    return fitted(tmp_path_factory.mktemp("guard"))
+    folder = tmp_path_factory.mktemp("guard")
+    (folder / ".guardrailsrc").write_text("enable_metrics=false")  # else it reports to its makers
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(folder))
+        needs("guardrails")
+    return fitted(folder)
 
 
 def guard(saved, **settings):
@@ -56,31 +62,24 @@ def test_each_on_fail_does_what_it_says(saved):
     assert not guard(saved, on_fail="refrain").validate(OUTSIDE).validated_output
 
 
-def test_nemo_guardrails_loads_it(saved, tmp_path):
+def test_the_example_runs(saved, monkeypatch, capsys):
+    monkeypatch.chdir(saved[1].removesuffix("model"))
+    exec(compile(examples()["guardrails-ai"], "guardrails-ai", "exec"), {})
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "Ask me about payments."
+    assert judge(saved[0], [OUTSIDE])[0]["reason"] in second
+
+
+def test_nemo_guardrails_loads_it_as_the_example_says(saved, monkeypatch):
     needs("nemoguardrails")
     from langchain_core.language_models import FakeListChatModel
     from nemoguardrails import LLMRails, RailsConfig
-    from nemoguardrails.library.guardrails_ai.registry import VALIDATOR_REGISTRY
 
-    VALIDATOR_REGISTRY["in_scope"] = {
-        "module": "outscope.integrations.guardrails",
-        "class": "InScope",
-        "hub_path": "outscope/in_scope",
-    }
-    config = RailsConfig.from_content(
-        yaml_content=f"""
-models: []
-rails:
-  config:
-    guardrails_ai:
-      validators:
-        - name: in_scope
-          parameters: {{detector: {saved[1]}}}
-  input:
-    flows:
-      - guardrailsai check input $validator="in_scope"
-"""
-    )
+    exec(compile(examples()["NeMo Guardrails"], "config.py", "exec"), {})
+    monkeypatch.chdir(saved[1].removesuffix("model"))
+    document = (ROOT / "docs" / "integrations.md").read_text()
+    (yaml,) = re.findall(r"```yaml\n(rails:.*?)```", document, re.S)
+    config = RailsConfig.from_content(yaml_content=f"models: []\n{yaml}")
     rails = LLMRails(config, llm=FakeListChatModel(responses=["Here you are."] * 9))
 
     def ask(text):

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from plugs import INSIDE, OUTSIDE, fitted, needs
+from plugs import INSIDE, OUTSIDE, examples, fitted, needs
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer
 
@@ -271,3 +271,41 @@ def test_scikit_learn_pipelines(blobs):
     alone = NNKDetector(random_state=0).fit(Normalizer().transform(train), labels)
     given = Normalizer().transform(fresh)
     np.testing.assert_array_equal(pipeline.decision_function(fresh), alone.decision_function(given))
+
+
+# ---- the examples in the documents
+
+LIBRARIES = {
+    "OpenAI Agents SDK": "agents",
+    "LangChain": "langchain_core",
+    "MCP": "mcp",
+    "PyOD": "pyod",
+    "scikit-learn": "pyod",  # for its data
+    "ONNX": "onnxruntime",
+}
+SAID = {
+    "OpenAI Agents SDK": "out of scope: score",
+    "LangChain": "['an answer to send money to bob', 'Ask me about payments.']",
+    "MCP": "out of scope: score",
+    "ONNX": "[ True  True  True]",
+}
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_examples_run(name, saved, monkeypatch, capsys):
+    needs(LIBRARIES[name])
+    monkeypatch.chdir(saved[1].removesuffix("model"))
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", "1")
+    text = examples()[name].replace(
+        'command="outscope", args=[', 'command=PYTHON, args=["-m", "outscope", '
+    )
+    path = {"PYTHONPATH": ":".join(filter(None, sys.path))}
+    text = text.replace('"model"]))', '"model"], env=PATH))')
+    exec(compile(text, name, "exec"), {"PYTHON": sys.executable, "PATH": path})
+    assert SAID.get(name, "") in capsys.readouterr().out
+
+
+def test_every_example_is_run_somewhere():
+    assert set(examples()) == {*LIBRARIES, "guardrails-ai", "NeMo Guardrails"}
+    assert all(len(text.splitlines()) <= 12 for text in examples().values())
