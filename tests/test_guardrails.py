@@ -20,7 +20,7 @@ def saved(tmp_path_factory):
     (folder / ".guardrailsrc").write_text("enable_metrics=false")  # else it reports to its makers
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(folder))
-        needs("guardrails")
+        assert needs("guardrails.settings").settings.rc.enable_metrics is False
     return fitted(folder)
 
 
