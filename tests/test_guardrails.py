@@ -19,9 +19,9 @@ def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("guard")
     (folder / ".guardrailsrc").write_text("enable_metrics=false")  # else it reports to its makers
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOME", str(folder))
-        assert needs("guardrails.settings").settings.rc.enable_metrics is False
-    return fitted(folder)
+        patch.setenv("HOME", str(folder))  # every guard reads that file again
+        needs("guardrails")
+        yield fitted(folder)
 
 
 def guard(saved, **settings):
