@@ -10,8 +10,15 @@ import pytest
 from plugs import INSIDE, OUTSIDE, examples, fitted, needs
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer
+from tiny import labelled_texts
 
-from outscope import InputError, KNNDetector, MissingExtraError, NNKDetector, TextDetector
+from outscope import (
+    InputError,
+    KNNDetector,
+    MissingExtraError,
+    NNKDetector,
+    TextDetector,
+)
 from outscope.cli import main
 from outscope.integrations.judging import judge, last_user_text, text_detector
 
@@ -41,6 +48,15 @@ def test_only_detectors_of_texts_are_taken(blobs, tmp_path):
         text_detector(NNKDetector().fit(blobs[0]))
     with pytest.raises(ValueError, match="not fitted"):
         text_detector(TextDetector())
+
+
+def test_a_lost_encoder_is_noticed_at_once(tmp_path):
+    texts, labels = labelled_texts(40)
+    lengths = TextDetector(lambda texts: np.array([[len(t), 1.0] for t in texts]))
+    lengths.fit(texts, labels)
+    lengths.save(tmp_path / "model")
+    with pytest.raises(InputError, match=r"load it with outscope\.load"):
+        text_detector(tmp_path / "model")
 
 
 @pytest.mark.parametrize(
@@ -169,6 +185,9 @@ def test_a_runnable_judges_texts_and_messages(saved):
     assert (prompt | check).invoke({"question": OUTSIDE}) == outside
     with pytest.raises(InputError, match="no text by a user"):
         check.invoke([AIMessage("No.")])
+    bad, good = check.batch([[AIMessage("No.")], INSIDE], return_exceptions=True)
+    assert isinstance(bad, InputError)
+    assert good == inside
 
 
 # ---- MCP
@@ -252,7 +271,6 @@ def test_pyod_finds_the_strange_rows_it_was_trained_on(blobs):
 def test_pyod_embeds_texts_for_it(saved):
     needs("pyod")
     from pyod.models.embedding import EmbeddingOD
-    from tiny import labelled_texts
 
     from outscope.integrations.pyod import OutscopeOD
 

@@ -27,7 +27,9 @@ def text_detector(given: TextDetector | str | os.PathLike[str]) -> TextDetector:
             f"detector={given!r} judges rows, not texts; give a fitted TextDetector or the folder "
             "of one (outscope fit texts.txt --out FOLDER)"
         )
-    _ = found.threshold_  # not fitted is an error now, not at the first text
+    # What is not fitted, or has lost its encoder, fails now and not at the first user's text.
+    _ = found.threshold_
+    found._checked_encoder().features(["a text"], found.detector_.needs)
     return found
 
 

@@ -42,6 +42,8 @@ class ScopeCheck(Runnable[Any, dict[str, Any]]):
         **kwargs: Any,
     ) -> list[dict[str, Any]]:
         """The verdicts on many inputs, from one pass of the encoder."""
+        if return_exceptions:  # one by one, so that one bad input does not fail the others
+            return super().batch(inputs, config, return_exceptions=True, **kwargs)
         return self._judge(inputs) if inputs else []
 
     def _judge(self, inputs: list[Any]) -> list[dict[str, Any]]:
