@@ -76,6 +76,32 @@ def test_classes_of_very_different_sizes(blobs, queries):
     np.testing.assert_allclose(scorer(onnx_model(one))(queries)[0], ours, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore::outscope.errors.InScopeExampleWarning")
+@pytest.mark.parametrize("lessons", ["refuse", "accept", "both"])
+@pytest.mark.parametrize(
+    "made",
+    [
+        NNKDetector(n_atoms=40),
+        NNKDetector(n_atoms=30, **PAPER),
+        ClasswiseNNKDetector(n_atoms=9, whitening=0.5, lengths=1.0),
+    ],
+    ids=str,
+)
+def test_what_was_taught_counts(made, lessons, blobs, queries):
+    train, labels, fresh, far = blobs
+    detector = made.set_params(random_state=0).fit(train, labels)
+    before = detector.ood_score(queries.astype(np.float32))
+    if lessons != "accept":
+        detector.refuse(np.concatenate([fresh[:1], -fresh[30:33]]))
+    if lessons != "refuse":
+        detector.accept(far[:5])
+    ours = detector.ood_score(queries.astype(np.float32))
+    assert (ours != before).any()
+    np.testing.assert_allclose(
+        scorer(onnx_model(detector))(queries)[0], ours, rtol=1e-11, atol=1e-12
+    )
+
+
 def test_local_problems_are_solved_exactly():
     """Random problems, many with equal or dependent atoms, against the engine's solver."""
     rng, k, p = np.random.default_rng(0), 12, 400

@@ -26,6 +26,10 @@ class NoPromiseWarning(UserWarning):
     """A threshold is only an estimate although a promise was requested; the message says why."""
 
 
+class InScopeExampleWarning(UserWarning):
+    """An example to refuse looks in scope; the message names it and what it is like."""
+
+
 def require(module: str, *, extra: str) -> ModuleType:
     """Import an optional dependency, or raise with the exact command that installs it."""
     try:

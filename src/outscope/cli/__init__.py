@@ -11,7 +11,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from outscope.cli import describing, fitting, paper, plugging, scoring, training
+from outscope.cli import (
+    describing,
+    fitting,
+    paper,
+    plugging,
+    scoring,
+    serving,
+    teaching,
+    training,
+)
 from outscope.cli.show import say, warnings_said
 from outscope.errors import OutscopeError
 
@@ -138,6 +147,12 @@ COMMANDS: dict[str, tuple[Callable[[Any], None], Callable[..., None], str, str]]
         "serve a detector of texts to agents, over the Model Context Protocol on stdio",
         "outscope mcp model    (what an agent starts: command outscope, arguments mcp and model)",
     ),
+    "teach": (
+        teaching.teach,
+        teaching.teach_arguments,
+        "tell a saved detector what to refuse and what to accept after all, or list that",
+        "outscope teach model --refuse strange.txt --accept fine.txt    (or: --undo)",
+    ),
     "embed": (
         training.embed,
         training.embed_arguments,
@@ -168,6 +183,12 @@ COMMANDS: dict[str, tuple[Callable[[Any], None], Callable[..., None], str, str]]
         describing.demo_arguments,
         "fit, calibrate and evaluate on a small corpus that ships with the package",
         "outscope demo --all",
+    ),
+    "serve": (
+        serving.serve,
+        serving.serve_arguments,
+        "answer requests over HTTP, with a page to try it",
+        "outscope serve model --port 8000    (or: outscope serve --demo)",
     ),
     "paper": (
         paper.report,

@@ -98,6 +98,8 @@ def _reasons(chosen: Any, texts: Any, found: Any, known: Any) -> Iterator[dict[s
 def _show_reason(title: str, one: Any, known: Any) -> None:
     verdict = "out of scope" if one.is_ood else "in scope"
     print(f"\n{title}: {verdict}, score {one.ood_score:.4g}, {one.unexplained:.0%} unexplained")
+    if one.refused_like is not None:
+        print(f"refused: like {one.refused_like!r}, which you told me to refuse")
     table(
         ["atom", "share", "in-scope items behind it", "classes"],
         [
@@ -126,6 +128,8 @@ def info(options: Any) -> None:
     }
     model: Any = load(options.model)
     shown["size"] = size(model, options.model)
+    if lessons := model.lessons_:
+        shown["lessons"] = ", ".join(f"{one.verb} {len(one.examples)}" for one in lessons)
     shown["parameters"] = manifest["state"]["parameters"]
     plan = getattr(getattr(model, "detector_", model), "planned_", None)
     if sys.stdout.isatty():

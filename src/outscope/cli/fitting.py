@@ -20,7 +20,8 @@ from outscope.cli.reading import (
     read_items,
     rows_for,
 )
-from outscope.cli.show import progress, sample_told, say, size
+from outscope.cli.show import progress, sample_told, say, size, told
+from outscope.cli.teaching import examples
 from outscope.errors import InputError
 
 # Settings that have their own option.
@@ -45,6 +46,9 @@ def fit_arguments(fit: argparse.ArgumentParser) -> None:
         "--calibrate",
         metavar="FILE",
         help="in-scope items that set the threshold (default: some of FILE are held out)",
+    )
+    fit.add_argument(
+        "--outside", metavar="FILE", help="examples that are out of scope; a few are enough (NNK)"
     )
     rate_arguments(fit, default=0.05)
     fit.add_argument("--skip-empty", action="store_true", help="skip empty texts")
@@ -120,10 +124,7 @@ def fit(options: Any) -> None:
     items = _labelled_items(options)
     if items.labels is None and METHODS[options.method].labels == "aware":
         say("no labels given: treating everything as one class")
-    held_out = None
-    if options.calibrate is not None:
-        held_out = read_items(options.calibrate, options, beside=True)
-        held_out = _without_empty(held_out, options.calibrate, options)
+    held_out, outside = _beside(options, items)
     start = time.perf_counter()
     model: Any = detector
     if items.texts is not None:
@@ -135,11 +136,7 @@ def fit(options: Any) -> None:
         total = len(items) * detector.n_epochs
     with on_cluster(options, items) as away, progress(title, total) as advance:
         items = items if away is None else replace(items, rows=away)
-        with about(options.items, options.labels):
-            if items.texts is not None:
-                model.fit(items.texts, items.labels, advance=advance)
-            else:
-                _fit_rows(model, items, options, held_out, advance)
+        _learn(model, items, outside, held_out, options, advance)
         if held_out is not None:
             with about(options.calibrate):
                 _calibrate(model, held_out, options)
@@ -150,15 +147,38 @@ def fit(options: Any) -> None:
     say(f"saved {options.out}: {size(model, options.out)}, fitted in {seconds:.1f} s")
     for line in sample_told(model):
         say(line)
-    say(_told(model))
+    say(told(model))
 
 
-def _told(model: Any) -> str:
-    """What the threshold promises, or that it is only an estimate."""
-    above = f"out of scope above {model.threshold_:.4g}"
-    if model.promise_ is not None:
-        return f"{above}: {model.promise_}"
-    return f"{above}, an estimate; use --calibrate FILE or more items to make it a promise"
+def _beside(options: Any, items: Items) -> tuple[Items | None, Items | None]:
+    """What the other files hold: in-scope items for the threshold, and examples to refuse."""
+    held_out = outside = None
+    if options.calibrate is not None:
+        held_out = read_items(options.calibrate, options, beside=True)
+        held_out = _without_empty(held_out, options.calibrate, options)
+    if options.outside is not None:
+        outside = examples(options.outside, options, like=items)
+    return held_out, outside
+
+
+def _learn(
+    model: Any,
+    items: Items,
+    outside: Items | None,
+    held_out: Items | None,
+    options: Any,
+    advance: Any,
+) -> None:
+    """Fit a model on items and, if there are any, on examples to refuse."""
+    with about(options.items, options.labels):
+        if items.texts is not None:
+            strange = None if outside is None else outside.texts
+            model.fit(items.texts, items.labels, outside=strange, advance=advance)
+        else:
+            _fit_rows(model, items, options, held_out, advance)
+    if outside is not None and items.texts is None:
+        with about(options.outside):
+            model.refuse(outside.rows)
 
 
 def _fit_rows(model: Any, items: Items, options: Any, held_out: Items | None, advance: Any) -> None:
@@ -203,7 +223,7 @@ def threshold(options: Any) -> None:
         model.set_threshold(fpr=options.fpr, value=options.value, confidence=options.confidence)
         model.save(options.model)
         say(f"saved {options.model}")
-    print(_told(model))
+    print(told(model))
 
 
 def _detector(options: Any) -> Any:
@@ -217,6 +237,11 @@ def _detector(options: Any) -> Any:
     if not 0 <= options.seed < 2**32:
         raise InputError(f"--seed {options.seed}: expected a number from 0 to 2**32 − 1")
     detector: Any = make_detector(options.method, preset=options.preset, **settings)
+    if options.outside is not None and not hasattr(detector, "refuse"):
+        raise InputError(
+            f"--outside needs a method that can be taught, and {options.method} cannot; use one of "
+            "the nnk methods"
+        )
     if "random_state" in detector.get_params():
         detector.set_params(random_state=options.seed)
     return detector

@@ -30,7 +30,7 @@ AT_A_TIME = 16_384
 STREAMED = 1024
 STREAMED_BYTES = 1 << 26
 # Result columns; input columns with the same name are renamed.
-RESULTS = ("row", "text", "ood_score", "is_ood", "p_value", "label", "nearest")
+RESULTS = ("row", "text", "ood_score", "is_ood", "p_value", "label", "nearest", "refused_like")
 OUTPUT = f"""
 Each item gets a record: its row (counting from 1, without the header), the other columns of its
 table, and the results. A column of the table with the name of a result column
@@ -156,6 +156,7 @@ def _judged(model: Any, items: Items, source: str, advance: Any) -> dict[str, li
         columns = {name: [verdict[name] for verdict in verdicts] for name in verdicts[0]}
         # Leave out columns that would hold nothing.
         empty = [name for name in ("p_value", "label") if columns[name][0] is None]
+        empty += [] if model.lessons_ else ["refused_like"]
         return {
             "text": items.texts,
             **{name: values for name, values in columns.items() if name not in empty},

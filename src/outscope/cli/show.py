@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from outscope.errors import NoPromiseWarning
+from outscope.errors import InScopeExampleWarning, NoPromiseWarning
 
 TABLE_ROWS = 20
 WIDE = 150
@@ -84,6 +84,14 @@ def sample_told(detector: Any) -> list[str]:
     return lines
 
 
+def told(model: Any) -> str:
+    """What the threshold promises, or that it is only an estimate."""
+    above = f"out of scope above {model.threshold_:.4g}"
+    if model.promise_ is not None:
+        return f"{above}: {model.promise_}"
+    return f"{above}, an estimate; use --calibrate FILE or more items to make it a promise"
+
+
 class _Warnings(logging.Handler):
     """The package's warnings in plain words."""
 
@@ -102,13 +110,14 @@ def warnings_said() -> Iterator[None]:
             usual = warnings.showwarning
 
             def show(message: Any, category: type[Warning], *rest: Any) -> None:
-                if issubclass(category, NoPromiseWarning):
+                if issubclass(category, (NoPromiseWarning, InScopeExampleWarning)):
                     say(f"outscope: {message}")
                 else:
                     usual(message, category, *rest)
 
             warnings.showwarning = show  # type: ignore[assignment]
             warnings.simplefilter("always", NoPromiseWarning)
+            warnings.simplefilter("always", InScopeExampleWarning)
             yield
     finally:
         logging.getLogger("outscope").removeHandler(handler)

@@ -190,12 +190,12 @@ class ConformalThreshold:
             raise InputError(
                 f"fpr={fpr:g} cannot be promised{sure} with {n} calibration rows; calibrate on "
                 f"at least {rows_needed(fpr, confidence)} or ask for "
-                f"fpr ≥ {_least_rate(n, confidence):.3g}"
+                f"fpr ≥ {least_rate(n, confidence):.3g}"
             )
         return float(self._ties[n - allowed])
 
 
-def _least_rate(n_rows: int, confidence: float | None) -> float:
+def least_rate(n_rows: int, confidence: float | None = None) -> float:
     """The smallest rate that this many rows can promise, rounded up."""
     rate = 1 / (n_rows + 1) if confidence is None else 1 - (1 - confidence) ** (1 / n_rows)
     return math.ceil(1e3 * rate) / 1e3

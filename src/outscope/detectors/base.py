@@ -28,6 +28,7 @@ from outscope.decisions.threshold import (
     quantile_threshold,
 )
 from outscope.detectors.away import Scores, for_workers
+from outscope.detectors.explanation import Lesson, Told
 from outscope.detectors.sampling import Training, rows_to_learn
 from outscope.detectors.thresholded import (
     ESTIMATE,
@@ -59,6 +60,7 @@ class Reading(NamedTuple):
     neighbors: IntArray | None = None  # (n, k) atoms or training rows, best first
     weights: FloatArray | None = None  # (n, k) non-negative
     classes: IntArray | None = None  # (n,) which class has the smallest score
+    told: Told | None = None  # what examples to refuse and to accept made of the scores
 
     @property
     def code(self) -> tuple[IntArray, FloatArray]:
@@ -132,13 +134,14 @@ class Detector(Sized, OutlierMixin, Thresholded):
         """Scores of training rows, each scored as if it had not been learned from."""
         if len(X) < 2:
             return self._ood_score(X)
-        order = np.random.RandomState(0).permutation(len(X))[:JUDGED_ROWS]
-        parts = len(X) if len(X) <= ONE_BY_ONE and self._keeps_every_row() else PARTS
-        found = [
-            self._score_without(X, y, np.sort(chosen))
-            for chosen in np.array_split(order, min(parts, len(X)))
-        ]
+        found = [self._score_without(X, y, chosen) for chosen in self._judged_parts(len(X))]
         return np.concatenate(found)
+
+    def _judged_parts(self, n: int) -> list[IntArray]:
+        """Which training rows are left out together, in the order of their held-out scores."""
+        order = np.random.RandomState(0).permutation(n)[:JUDGED_ROWS]
+        parts = n if n <= ONE_BY_ONE and self._keeps_every_row() else PARTS
+        return [np.sort(chosen) for chosen in np.array_split(order, min(parts, n))]
 
     def _keeps_every_row(self) -> bool:
         """Whether every row learned from is an atom.
@@ -300,6 +303,15 @@ class Detector(Sized, OutlierMixin, Thresholded):
     def rows_in(self, reading: Reading, n: int) -> list[tuple[int, ...]]:
         """For each row read, the training rows most like it, at most n."""
         return [()] * len(reading.ood_score)
+
+    @property
+    def lessons_(self) -> tuple[Lesson, ...]:
+        """What was taught and not taken back, the oldest first; most detectors are not taught."""
+        return ()
+
+    def refused_in(self, reading: Reading) -> list[str | None]:
+        """For each row read, the refused example for which it is out of scope, if any."""
+        return [None] * len(reading.ood_score)
 
     def score_samples(self, X: Any) -> FloatArray:
         """scikit-learn's sign: higher = more normal."""

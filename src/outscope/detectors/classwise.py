@@ -106,7 +106,7 @@ class ClasswiseNNKDetector(DictionaryDetector):
         first = self.dictionaries_[0]
         return ClassCoder(atoms, first.bandwidth_, normalize=first.normalize, discount=self.common_)
 
-    def _ood_score(self, X: Matrix) -> FloatArray:
+    def _base_score(self, X: Matrix) -> FloatArray:
         if self._view.plain:
             scores: FloatArray = self._coder.ood_score(X, self._k, self.n_jobs)[0]
             return scores
@@ -114,7 +114,7 @@ class ClasswiseNNKDetector(DictionaryDetector):
             X, lambda few: self._coder.ood_score(self._seen(few), self._k, self.n_jobs)[0]
         )
 
-    def _read(self, X: Matrix) -> Reading:
+    def _base_reading(self, X: Matrix) -> Reading:
         codes = self._coder.code(self._seen(X), self._k, self.n_jobs)
         return Reading(codes.ood_score, codes.neighbors, codes.weights, codes.classes)
 

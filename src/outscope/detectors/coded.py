@@ -16,7 +16,7 @@ from outscope.detectors.base import Reading
 from outscope.detectors.explanation import Evidence, Explanation
 from outscope.detectors.gain import error_curve
 from outscope.detectors.sampling import Training
-from outscope.detectors.streaming import StreamingDetector
+from outscope.detectors.teaching import TaughtDetector
 from outscope.io import schema
 from outscope.io.cluster import ClusterSource
 from outscope.io.sources import Source
@@ -67,12 +67,12 @@ def _is_plan(value: Any, _: schema.Seen) -> bool:
     )
 
 
-class DictionaryDetector(StreamingDetector):
+class DictionaryDetector(TaughtDetector):
     """Base of detectors that code rows on learned atoms."""
 
     _rules = {**RULES, **OWN_RULES}
     _fitted = {
-        **StreamingDetector._fitted,
+        **TaughtDetector._fitted,
         "planned_": schema.Field(_is_plan, "a plan: name, value and reason of each decision"),
         "metric_": schema.or_none(schema.array("d d", "float32")),
         "common_": schema.or_none(schema.array("d", "float32")),
@@ -250,6 +250,8 @@ class DictionaryDetector(StreamingDetector):
         self._view = View(self.metric_, plan.lengths)
         self._k = plan.n_neighbors
         self._prepare_coder()
+        if self._taught is not None:
+            self._taught.ready(self.common_)
 
     def _prepare_coder(self) -> None:
         raise NotImplementedError
@@ -301,12 +303,16 @@ class DictionaryDetector(StreamingDetector):
         rows, reading = self._reading_of(X)
         return self.explain_reading(rows, reading, n_atoms)
 
+    def beside_atoms(self, X: Matrix) -> Matrix:
+        """Rows in the space of the atoms: whitened and scaled as those are."""
+        return Rows(self._seen(X), normalize=self.normalize and self._view.plain).all()
+
     def explain_reading(self, X: Matrix, reading: Reading, n_atoms: int) -> list[Explanation]:
         """Explain rows from an existing reading, without coding them again."""
         neighbors, weights = reading.code
-        unit = self.normalize and self._view.plain
-        seen = Rows(self._seen(X), normalize=unit).all().astype(np.float64)
+        seen = self.beside_atoms(X).astype(np.float64)
         labels, strange = self.labels_in(reading), self.decide(reading.ood_score).is_ood
+        refused = self.refused_in(reading)
         atoms, rows, behind = self.atoms_, self.representatives_, self._labels_behind(neighbors)
         linear = self.plan_.bandwidth == 0.0
         out = []
@@ -330,7 +336,8 @@ class DictionaryDetector(StreamingDetector):
             label = None if labels is None else labels[i]
             label = label.item() if isinstance(label, np.generic) else label
             score = float(reading.ood_score[i])
-            out.append(Explanation(score, bool(strange[i]), min(1.0, left), label, evidence))
+            told = (score, bool(strange[i]), min(1.0, left), label, evidence, refused[i])
+            out.append(Explanation(*told))
         return out
 
 

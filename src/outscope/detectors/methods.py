@@ -15,6 +15,8 @@ from outscope.detectors.baselines import (
 from outscope.detectors.classwise import ClasswiseNNKDetector
 from outscope.detectors.confidence import BLOODDetector, D2UDetector, EnergyDetector, MSPDetector
 from outscope.detectors.nnk import PAPER, NNKDetector
+from outscope.detectors.outside import Outside
+from outscope.detectors.witnesses import Witnesses
 from outscope.errors import InputError
 from outscope.learning.dictionary import NNKMeans
 from outscope.learning.stream import Stream
@@ -29,6 +31,8 @@ CLASSES = {
     for kind in (
         NNKMeans,
         Stream,
+        Outside,
+        Witnesses,
         NNKDetector,
         ClasswiseNNKDetector,
         KNNDetector,

@@ -103,12 +103,12 @@ class NNKDetector(DictionaryDetector):
     def _prepare_coder(self) -> None:
         self._coder = self.dictionary_.coder(self.common_)
 
-    def _ood_score(self, X: Matrix) -> FloatArray:
+    def _base_score(self, X: Matrix) -> FloatArray:
         if self._view.plain:
             return self._coder.ood_score(X, self._k, self.n_jobs)
         return in_parts(X, lambda few: self._coder.ood_score(self._seen(few), self._k, self.n_jobs))
 
-    def _read(self, X: Matrix) -> Reading:
+    def _base_reading(self, X: Matrix) -> Reading:
         codes = self._coder.code(self._seen(X), self._k, self.n_jobs, relative=True)
         return Reading(codes.ood_score, codes.neighbors, codes.weights)
 

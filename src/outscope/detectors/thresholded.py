@@ -49,6 +49,10 @@ class Thresholded(BaseEstimator):
         """How strange each row is; higher = stranger."""
         raise NotImplementedError
 
+    def _judged(self, X: Any) -> FloatArray:
+        """Scores of in-scope rows that are to set the threshold."""
+        return self.ood_score(X)
+
     def decide(self, ood_score: FloatArray) -> Decision:
         """What scores mean at the current threshold; all decisions are made here."""
         check_is_fitted(self, "offset_")
@@ -93,7 +97,7 @@ class Thresholded(BaseEstimator):
         at most 100 and every one is an atom; otherwise it is refused.
         """
         if X is not None:
-            found = ConformalThreshold(self.ood_score(X)), HELD_OUT
+            found = ConformalThreshold(self._judged(X)), HELD_OUT
         elif getattr(self, "set_aside_", False):
             found = ConformalThreshold(self.held_out_scores_), HELD_OUT
         else:
@@ -110,7 +114,7 @@ class Thresholded(BaseEstimator):
 
     def estimate(self, X: Any, *, fpr: float) -> Self:
         """Set the threshold from in-scope rows that are too few for a promise."""
-        self.held_out_scores_ = np.sort(self.ood_score(X))
+        self.held_out_scores_ = np.sort(self._judged(X))
         self.left_one_out_ = False
         self.__dict__.pop("set_aside_", None)
         return self.set_threshold(fpr=fpr)

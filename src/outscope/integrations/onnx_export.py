@@ -13,6 +13,7 @@ from outscope.detectors.thresholded import ESTIMATE
 from outscope.errors import InputError
 from outscope.integrations.onnx_graph import Graph
 from outscope.integrations.onnx_scoring import Classes, dictionary_scores, seen_rows
+from outscope.integrations.onnx_told import told_scores
 from outscope.io.atomic import whole_file
 
 # A protocol buffer holds at most 2 GB.
@@ -45,6 +46,8 @@ def onnx_model(detector: Any) -> Any:
     else:
         k = min(detector._k, len(coder))
         column = dictionary_scores(graph, coder, rows, square, k)
+    if detector._taught is not None:
+        column = told_scores(graph, detector._taught, column, "rows", detector._view)
     score = graph.without_axis(column, 1)
     # Not "greater": a row with NaN is not in scope.
     familiar = graph.op("LessOrEqual", score, graph.number(detector.threshold_))

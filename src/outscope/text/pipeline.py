@@ -25,6 +25,7 @@ from outscope.io import models
 from outscope.text.cache import VectorCache
 from outscope.text.encoders import Advance, Encoder, TransformerEncoder, check_texts, make_encoder
 from outscope.text.saved import FITTED, RULES
+from outscope.text.teaching import ACCEPT, REFUSE, Lesson, lesson, take_back
 from outscope.text.weights import DEFAULT, HUB_NAME, check_copied, deciding_files
 
 logger = logging.getLogger("outscope")
@@ -44,6 +45,7 @@ class Verdict:
     is_ood: bool
     label: Any  # class, or "out of scope"; None if no labels were given
     nearest: tuple[str, ...]  # in-scope texts most like it
+    refused_like: str | None = None  # the text told to refuse for which it is out of scope
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -83,8 +85,18 @@ class TextDetector(OutlierMixin, BaseEstimator):
 
     # ---- learning
 
-    def fit(self, texts: Any, labels: Any = None, *, advance: Advance = lambda done: None) -> Self:
-        """Learn what is in scope and, with labels, the classes."""
+    def fit(
+        self,
+        texts: Any,
+        labels: Any = None,
+        *,
+        outside: Any = None,
+        advance: Advance = lambda done: None,
+    ) -> Self:
+        """Learn what is in scope and, with labels, the classes.
+
+        `outside` are texts that are out of scope, as for `refuse`; a few are enough.
+        """
         texts = check_texts(texts)
         self._refuse_empty(texts)
         y = None if labels is None else check_labels(labels, len(texts))
@@ -113,6 +125,8 @@ class TextDetector(OutlierMixin, BaseEstimator):
             )
             self._remember(texts, fit)
             self._learn_classes(rows, y)
+            if outside is not None:
+                lesson(self, REFUSE, outside, texts)
         return self
 
     @staticmethod
@@ -198,6 +212,30 @@ class TextDetector(OutlierMixin, BaseEstimator):
         self.detector_.set_threshold(fpr=fpr, value=value, confidence=confidence)
         return self
 
+    # ---- teaching
+
+    @property
+    def lessons_(self) -> tuple[Lesson, ...]:
+        """What was taught and not taken back, the oldest first."""
+        check_is_fitted(self, "detector_")
+        return self.detector_.lessons_
+
+    def refuse(self, texts: Any) -> Self:
+        """Texts that are out of scope: texts like them get higher scores from now on.
+
+        Each lesson makes another detector, which takes the place of the present one in a single
+        assignment, so that other threads may score meanwhile. It warns of texts that look in scope.
+        """
+        return lesson(self, REFUSE, texts)
+
+    def accept(self, texts: Any) -> Self:
+        """Texts that are in scope after all: texts like them get lower scores from now on."""
+        return lesson(self, ACCEPT, texts)
+
+    def undo(self) -> Self:
+        """Take back the last lesson: a call of `refuse` or `accept`, or what `fit` was given."""
+        return take_back(self)
+
     # ---- using
 
     @property
@@ -227,8 +265,8 @@ class TextDetector(OutlierMixin, BaseEstimator):
 
     def is_ood(self, texts: Any) -> BoolArray:
         """True where a text is out of scope at the current threshold."""
-        scores = self.ood_score(texts)
-        return self.detector_.decide(scores).is_ood
+        rows = self.rows_of(texts)
+        return self.detector_.is_ood(rows)
 
     def p_value(self, texts: Any) -> FloatArray:
         """Conformal p-value: the chance of an in-scope text at least this strange."""
@@ -244,10 +282,11 @@ class TextDetector(OutlierMixin, BaseEstimator):
         check_is_fitted(self, "detector_")
         if not len(rows):
             return []
-        reading = self.detector_.read(rows)
-        scores, decision = reading.ood_score, self.detector_.decide(reading.ood_score)
+        detector = self.detector_  # one and the same throughout, should it be taught meanwhile
+        reading = detector.read(rows)
+        scores, decision = reading.ood_score, detector.decide(reading.ood_score)
         chances = [None] * len(rows) if decision.p_value is None else decision.p_value.tolist()
-        classes = self._classes(rows, reading)
+        classes, refused = self._classes(rows, reading), detector.refused_in(reading)
         return [
             Verdict(
                 float(scores[i]),
@@ -255,6 +294,7 @@ class TextDetector(OutlierMixin, BaseEstimator):
                 bool(decision.is_ood[i]),
                 None if classes is None else OUT_OF_SCOPE if decision.is_ood[i] else classes[i],
                 nearest,
+                refused[i],
             )
             for i, nearest in enumerate(self._nearest(reading))
         ]

@@ -1,0 +1,165 @@
+"""A model and a batch of jobs → answers as plain values. Runs in the scoring thread."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from outscope._types import Matrix
+from outscope.detectors.base import Detector
+from outscope.detectors.coded import DictionaryDetector
+from outscope.detectors.teaching import TaughtDetector
+from outscope.serve.batching import Job
+from outscope.text.encoders import check_texts
+from outscope.text.pipeline import OUT_OF_SCOPE, TextDetector, Verdict
+
+Model = Detector | TextDetector
+Place = Callable[[Matrix], list[list[float]] | None]
+
+
+class Question(NamedTuple):
+    """What a job asks about its items."""
+
+    kind: str  # "texts" or "vectors"
+    fpr: float | None = None  # None: at the model's own threshold
+    n_atoms: int = 0  # 0: no reasons
+
+
+def detector_of(model: Model) -> Detector:
+    """The detector of rows inside a model."""
+    return model.detector_ if isinstance(model, TextDetector) else model
+
+
+def own_copy(model: Model) -> Model:
+    """A copy that can be changed without the other noticing; it shares arrays and the encoder."""
+    other = copy.copy(model)
+    if isinstance(other, TextDetector):
+        other.detector_ = copy.copy(other.detector_)
+    return other
+
+
+def at_rate(
+    model: Model,
+    fpr: float | None = None,
+    value: float | None = None,
+    confidence: float | None = None,
+) -> Model:
+    """The same model with another threshold; the given one is left as it is."""
+    if fpr is None and value is None:
+        return model
+    other = own_copy(model)
+    other.set_threshold(fpr=fpr, value=value, confidence=confidence)
+    return other
+
+
+def rows_of(model: Model, kind: str, items: Any) -> Matrix:
+    """Rows that the detector takes. Texts of callers are not kept in the vector cache."""
+    if kind == "vectors":
+        return np.asarray(items)
+    assert isinstance(model, TextDetector)
+    return model._checked_encoder().features(check_texts(items), model.detector_.needs)
+
+
+def answer(model: Model, jobs: Sequence[Job], place: Place) -> list[Any]:
+    """For each job the model that decided and its results, or the exception that it caused."""
+    found: dict[Job, Any] = {}
+    for kind in ("texts", "vectors"):
+        some = [job for job in jobs if job.key.kind == kind]  # type: ignore[attr-defined]
+        if some:
+            found.update(zip(some, _of_one_kind(model, kind, some, place), strict=True))
+    return [found[job] for job in jobs]
+
+
+def _of_one_kind(model: Model, kind: str, jobs: list[Job], place: Place) -> list[Any]:
+    try:
+        parts = [rows_of(model, kind, job.items) for job in jobs] if kind == "vectors" else None
+        if parts is None:
+            all_rows = rows_of(model, kind, [text for job in jobs for text in job.items])
+        else:
+            all_rows = np.concatenate(parts)
+        return _by_question(model, jobs, all_rows, place)
+    except Exception as error:
+        if len(jobs) == 1:
+            return [error]
+        # One of them is at fault; the others shall not suffer.
+        return [_of_one_kind(model, kind, [job], place)[0] for job in jobs]
+
+
+def _by_question(model: Model, jobs: list[Job], rows: Matrix, place: Place) -> list[Any]:
+    ends = np.cumsum([len(job) for job in jobs])
+    spans = [slice(int(end) - len(job), int(end)) for job, end in zip(jobs, ends, strict=True)]
+    found: list[Any] = [None] * len(jobs)
+    for question in dict.fromkeys(job.key for job in jobs):
+        same = [i for i, job in enumerate(jobs) if job.key == question]
+        chosen = rows if len(same) == len(jobs) else np.concatenate([rows[spans[i]] for i in same])
+        told = at_rate(model, question.fpr)  # type: ignore[attr-defined]
+        results = iter(results_of(told, chosen, question.n_atoms, place))  # type: ignore[attr-defined]
+        for i in same:
+            found[i] = told, [next(results) for _ in range(len(jobs[i]))]
+    return found
+
+
+def results_of(model: Model, rows: Matrix, n_atoms: int, place: Place) -> list[dict[str, Any]]:
+    """One result for each row."""
+    results = [dict(vars(verdict)) for verdict in verdicts(model, rows)]
+    return _explained(model, rows, results, n_atoms, place) if n_atoms else results
+
+
+def verdicts(model: Model, rows: Matrix) -> list[Verdict]:
+    """What is decided about each row."""
+    if isinstance(model, TextDetector):
+        return model.judge(rows)
+    reading = model.read(rows)
+    decision = model.decide(reading.ood_score)
+    labels = model.labels_in(reading) if reading.weights is not None else None
+    chances = None if decision.p_value is None else decision.p_value.tolist()
+    names = None if labels is None else labels.tolist()
+    return [
+        Verdict(
+            score,
+            None if chances is None else chances[i],
+            ood,
+            None if names is None else OUT_OF_SCOPE if ood else names[i],
+            (),
+        )
+        for i, (score, ood) in enumerate(
+            zip(reading.ood_score.tolist(), decision.is_ood.tolist(), strict=True)
+        )
+    ]
+
+
+def learns(model: Model) -> bool:
+    """Whether it can be taught texts."""
+    return isinstance(model, TextDetector) and isinstance(model.detector_, TaughtDetector)
+
+
+def explains(model: Model) -> bool:
+    """Whether the detector gives reasons."""
+    return isinstance(detector_of(model), DictionaryDetector)
+
+
+def _explained(
+    model: Model, rows: Matrix, results: list[dict[str, Any]], n_atoms: int, place: Place
+) -> list[dict[str, Any]]:
+    detector: Any = detector_of(model)
+    found = detector.explain(rows, n_atoms=n_atoms) if explains(model) else [None] * len(rows)
+    texts: dict[int, str] = {}
+    lines: dict[int, int] = {}
+    if isinstance(model, TextDetector):
+        known = model.remembered_rows_.tolist()
+        texts = dict(zip(known, model.remembered_texts_, strict=True))
+        lines = dict(zip(known, model.remembered_lines_.tolist(), strict=True))
+    places = place(rows)
+    for i, (result, one) in enumerate(zip(results, found, strict=True)):
+        reasons = [] if one is None else list(one.as_dict()["evidence"])
+        for part in reasons:
+            part["texts"] = [texts[row] for row in part["rows"] if row in texts]
+            part["rows"] = [lines.get(row, row) for row in part["rows"]]
+        result["closest"] = None if one is None else one.label
+        result["unexplained"] = None if one is None else one.unexplained
+        result["evidence"] = reasons
+        result["position"] = None if places is None else places[i]
+    return results

@@ -1,0 +1,215 @@
+"""The routes under /v1: score, explain, threshold, feedback, models and maps."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response, StreamingResponse
+from pydantic_core import to_json
+
+from outscope.errors import InputError, OutscopeError
+from outscope.serve.bodies import Asked, check_items, items_of, read_json, read_score
+from outscope.serve.caller import Callers
+from outscope.serve.judging import Question, at_rate, learns
+from outscope.serve.models import Registry, Served
+from outscope.serve.openapi import NDJSON, described
+from outscope.serve.problems import Problem
+from outscope.serve.settings import Settings
+from outscope.serve.shapes import (
+    ExplainAnswer,
+    ExplainBody,
+    FeedbackAnswer,
+    FeedbackBody,
+    Map,
+    ModelInfo,
+    Models,
+    ScoreAnswer,
+    ScoreBody,
+    ThresholdAnswer,
+    ThresholdBody,
+)
+
+
+def as_json(value: Any) -> Response:
+    """An answer of plain values."""
+    return Response(to_json(value), media_type="application/json")
+
+
+class Routes:
+    """Handlers, with what they share."""
+
+    def __init__(self, registry: Registry, callers: Callers, settings: Settings) -> None:
+        self._registry, self._callers, self._settings = registry, callers, settings
+
+    def router(self) -> APIRouter:
+        """All routes under /v1."""
+        router = APIRouter(prefix="/v1", dependencies=[Depends(self._callers.user)])
+        for path, handler, body, answer in (
+            ("/score", self.score, ScoreBody, ScoreAnswer),
+            ("/explain", self.explain, ExplainBody, ExplainAnswer),
+            ("/threshold", self.threshold, ThresholdBody, ThresholdAnswer),
+            ("/feedback", self.feedback, FeedbackBody, FeedbackAnswer),
+        ):
+            router.add_api_route(path, handler, methods=["POST"], **described(body, answer))
+        shown: Any = (
+            ("/models", self.models, Models),
+            ("/models/{name}", self.model, ModelInfo),
+            ("/models/{name}/map", self.map, Map),
+        )
+        for path, reader, shape in shown:
+            router.add_api_route(path, reader, methods=["GET"], **described(None, shape))
+        return router
+
+    # ---- scoring
+
+    async def score(self, request: Request) -> Response:
+        """Score texts, vectors or conversations."""
+        return await self._answer(request, ScoreBody)
+
+    async def explain(self, request: Request) -> Response:
+        """Score, and say which in-scope texts speak for it."""
+        return await self._answer(request, ExplainBody)
+
+    async def _answer(self, request: Request, shape: type[ScoreBody]) -> Response:
+        streams = NDJSON in request.headers.get("accept", "")
+        batchers = [one.batcher for one in self._registry.served.values()]
+        for batcher in batchers:
+            batcher.arriving += 1
+        try:
+            body = await read_score(request, shape)
+        finally:
+            for batcher in batchers:
+                batcher.arriving -= 1
+        served = self._registry.get(body.model)
+        most = self._settings.streamed if streams else self._settings.items
+        asked = items_of(body, served, self._settings, most=most)
+        question = Question(asked.kind, body.fpr, getattr(body, "n_atoms", 0))
+        check_rate_of(served, body.fpr)
+        served.batcher.admit(len(asked.items))
+        if streams:
+            lines = self._stream(served, question, asked, request)
+            return StreamingResponse(lines, media_type=NDJSON)
+        about, results = await self._ask(served, question, asked, request)
+        return as_json({**about, "results": results})
+
+    async def _ask(
+        self, served: Served, question: Question, asked: Asked, request: Request
+    ) -> tuple[dict[str, Any], list[Any]]:
+        about, results = await served.ask(question, asked.items)
+        if asked.conversation:
+            for result, text in zip(results, asked.items, strict=True):
+                result["text"] = text
+        self._note(served, about, results, request, asked)
+        return about, results
+
+    def _note(
+        self, served: Served, about: Any, results: list[Any], request: Request, asked: Asked
+    ) -> None:
+        flagged = sum(result["is_ood"] for result in results)
+        scores = [result["ood_score"] for result in results]
+        served.metrics.count_scores(served.name, scores, flagged, about["threshold"])
+        facts = request.state.facts
+        facts["model"] = served.name
+        facts["items"] = facts.get("items", 0) + len(results)
+        facts["flagged"] = facts.get("flagged", 0) + flagged
+        if self._settings.log_texts and asked.kind == "texts":
+            facts.setdefault("texts", []).extend(asked.items)
+
+    async def _stream(
+        self, served: Served, question: Question, asked: Asked, request: Request
+    ) -> AsyncIterator[bytes]:
+        """A line for each item, then one about them all. Only one batch at a time is queued."""
+        size, done, flagged = self._settings.batch, 0, 0
+        about = served.about()
+        try:
+            for start in range(0, len(asked.items), size):
+                some = asked._replace(items=asked.items[start : start + size])
+                about, results = await self._ask(served, question, some, request)
+                flagged += sum(result["is_ood"] for result in results)
+                lines = [
+                    to_json({"index": start + i, **result}) for i, result in enumerate(results)
+                ]
+                done += len(lines)
+                yield b"\n".join(lines) + b"\n"
+        except (Problem, OutscopeError) as error:
+            problem = error if isinstance(error, Problem) else unusable(error)
+            told = problem.response(request.state.request_id).body
+            yield b'{"problem":' + bytes(told) + b"}\n"
+            return
+        yield to_json({"summary": {**about, "items": done, "flagged": flagged}}) + b"\n"
+
+    # ---- changing
+
+    async def threshold(self, request: Request) -> Response:
+        """View or try a threshold; with `change` and the admin key, set it."""
+        body = await read_json(request, ThresholdBody)
+        served = self._registry.get(body.model)
+        asked = body.model_dump(include={"fpr", "value", "confidence"})
+        if body.fpr is not None and body.value is not None:
+            raise Problem(422, "invalid-body", "give fpr or value, not both")
+        if body.change:
+            await self._callers.admin(request)
+            if body.fpr is None and body.value is None:
+                raise Problem(422, "invalid-body", "change needs fpr or value")
+        told = at_rate(served.model, **asked)
+        if body.change:
+            await served.change(lambda model: model.set_threshold(**asked))
+            told = served.model
+        facts = {"changed": body.change, "saved": body.change and served.folder is not None}
+        return as_json({**served.threshold_about(told), **facts})
+
+    async def feedback(self, request: Request) -> Response:
+        """Refuse or accept texts from now on, or undo the last such change (admin key)."""
+        await self._callers.admin(request)
+        body = await read_json(request, FeedbackBody)
+        served = self._registry.get(body.model)
+        if not learns(served.model):
+            raise Problem(
+                409, "not-supported", f"the model {served.name} cannot be taught by texts"
+            )
+        texts = check_items(body.texts, self._settings, self._settings.items)
+        if bool(texts) == (body.action == "undo"):
+            raise Problem(422, "invalid-body", "give texts to refuse or accept; none to undo")
+
+        def teach(model: Any) -> None:
+            getattr(model, body.action)(*([texts] if texts else []))
+
+        said = await served.change(teach)
+        facts = {"action": body.action, "texts": len(texts), "warnings": said}
+        return as_json({**served.about(), **facts, "saved": served.folder is not None})
+
+    # ---- describing
+
+    async def models(self) -> Response:
+        """The models that are served, the default first."""
+        return as_json({"models": [self._info(one) for one in self._registry.served.values()]})
+
+    async def model(self, name: str) -> Response:
+        """One model."""
+        return as_json(self._info(self._registry.get(name)))
+
+    def _info(self, served: Served) -> dict[str, Any]:
+        return {**served.describe(), "default": served is self._registry.default}
+
+    async def map(self, name: str) -> Response:
+        """In-scope texts and atoms in two dimensions."""
+        served = self._registry.get(name)
+        made = await served.the_map()
+        if made is None:
+            raise Problem(409, "not-supported", f"the model {name} stores no vectors to map")
+        about = {"model": served.name, "version": served.version}
+        return as_json({**about, **made.as_dict()})
+
+
+def check_rate_of(served: Served, fpr: float | None) -> None:
+    """Refuse a rate that the model cannot promise, before anything is scored."""
+    if fpr is not None:
+        at_rate(served.model, fpr)
+
+
+def unusable(error: OutscopeError) -> Problem:
+    """422: what a model says about its input."""
+    kind = "unusable-input" if isinstance(error, InputError) else "failed"
+    return Problem(422, kind, " ".join(str(error).split()))
