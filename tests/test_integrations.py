@@ -43,6 +43,14 @@ def test_verdicts_have_reasons(saved):
     assert judge(text_detector(folder), [OUTSIDE]) == [outside]
 
 
+@pytest.mark.filterwarnings("ignore::outscope.errors.InScopeExampleWarning")
+def test_a_reason_names_the_refused_example(tmp_path):
+    detector = fitted(tmp_path)[0]
+    (verdict,) = judge(detector.refuse([INSIDE]), [INSIDE])
+    assert verdict["refused_like"] == INSIDE
+    assert f"like what is to be refused: {INSIDE!r}" in verdict["reason"]
+
+
 def test_only_detectors_of_texts_are_taken(blobs, tmp_path):
     with pytest.raises(InputError, match="judges rows, not texts"):
         text_detector(NNKDetector().fit(blobs[0]))

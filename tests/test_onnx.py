@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from plugs import INSIDE, OUTSIDE, fitted
 
 from outscope import ClasswiseNNKDetector, InputError, KNNDetector, MissingExtraError, NNKDetector
 from outscope.cli import main
@@ -151,6 +152,17 @@ def test_export_from_the_command_line(blobs, tmp_path, capsys):
     notes = {entry.key: entry.value for entry in onnx.load(file).metadata_props}
     assert float(notes["threshold"]) == detector.threshold_
     assert "10 %" in notes["promise"]
+
+
+def test_of_a_model_of_texts_the_rest_after_the_encoder_is_exported(tmp_path, capsys):
+    detector, folder = fitted(tmp_path)
+    file = tmp_path / "scorer.onnx"
+    assert main(["export", folder, "--out", str(file)]) == 0
+    assert "the file does not contain" in capsys.readouterr().err
+    texts = [INSIDE, OUTSIDE]
+    scores, strange = scorer(str(file))(detector.rows_of(texts))
+    np.testing.assert_allclose(scores, detector.ood_score(texts), rtol=1e-11)
+    assert strange.tolist() == [False, True]
 
 
 def test_what_cannot_be_exported_says_so(blobs, tmp_path, capsys, monkeypatch):

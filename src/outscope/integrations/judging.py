@@ -53,10 +53,15 @@ def _reason(verdict: Verdict, threshold: float) -> str:
     told = f"{side}: score {verdict.ood_score:.4g} is {sign} the threshold {threshold:.4g}"
     if verdict.p_value is not None:
         told += f", p-value {verdict.p_value:.3g}"
+    if verdict.refused_like is not None:
+        told += f"; like what is to be refused: {_quoted(verdict.refused_like)}"
     if not verdict.nearest:
         return told
-    quotes = (text if len(text) <= QUOTE else f"{text[:QUOTE]}…" for text in verdict.nearest)
-    return f"{told}; nearest in-scope texts: " + ", ".join(map(repr, list(quotes)[:QUOTED]))
+    return f"{told}; nearest in-scope texts: " + ", ".join(map(_quoted, verdict.nearest[:QUOTED]))
+
+
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= QUOTE else f"{text[:QUOTE]}…")
 
 
 def explain(detector: TextDetector, text: str, n_atoms: int) -> dict[str, Any]:
