@@ -11,7 +11,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from outscope.cli import describing, fitting, paper, scoring, serving, teaching, training
+from outscope.cli import (
+    describing,
+    fitting,
+    paper,
+    plugging,
+    scoring,
+    serving,
+    teaching,
+    training,
+)
 from outscope.cli.show import say, warnings_said
 from outscope.errors import OutscopeError
 
@@ -125,6 +134,18 @@ COMMANDS: dict[str, tuple[Callable[[Any], None], Callable[..., None], str, str]]
         fitting.threshold_arguments,
         "change the threshold of a saved detector, or show it",
         "outscope threshold model --fpr 0.01",
+    ),
+    "export": (
+        plugging.export,
+        plugging.export_arguments,
+        "write a detector's scoring of rows as an ONNX file",
+        "outscope export model --out scorer.onnx",
+    ),
+    "mcp": (
+        plugging.mcp,
+        plugging.mcp_arguments,
+        "serve a detector of texts to agents, over the Model Context Protocol on stdio",
+        "outscope mcp model    (what an agent starts: command outscope, arguments mcp and model)",
     ),
     "teach": (
         teaching.teach,
