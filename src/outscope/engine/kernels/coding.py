@@ -9,10 +9,13 @@ from numba import njit
 
 from outscope.engine.kernels.measure import dot, widen
 from outscope.engine.kernels.nnls import solve_nonnegative
+from outscope.engine.kernels.prefetch import prefetch
 from outscope.engine.kernels.select import find_nearest, selection_room
 
 # Below this share of the largest target, a target counts as zero: its square underflows float64.
 _TINY = 1e-300
+# Rows between asking for memory and using it.
+AHEAD = 2
 
 
 @njit(cache=True, nogil=True)
@@ -77,6 +80,16 @@ def local_gram(atoms, squares, gram, neighbors, size, bandwidth, local):
 
 
 @njit(cache=True, nogil=True)
+def _fetch_gram(gram, neighbors, size):
+    """Ask for the kernel between a row's atoms, which lies all over a large matrix."""
+    for a in range(size):
+        i = neighbors[a]
+        for b in range(a):
+            j = neighbors[b]
+            prefetch(gram, max(i, j), min(i, j))
+
+
+@njit(cache=True, nogil=True)
 def ood_value(energy, best_key, square, bandwidth):
     """Strangeness from the explained energy; higher is stranger.
 
@@ -116,12 +129,10 @@ def code_rows(
     """Code rows; every output row depends only on its own input row."""
     n, k = codes.shape
     selection = selection_room(atoms.shape[0])
-    room = local_room(k)
-    keys, targets, local = room[0], room[1], room[2]
     row = np.empty(rows.shape[1])
     for i in range(n):
         widen(rows[i], row)
-        size = find_nearest(
+        find_nearest(
             row,
             scale[i],
             products[i],
@@ -134,15 +145,23 @@ def code_rows(
             k,
             selection,
             neighbors[i],
-            keys,
+            codes[i],
         )
-        local_targets(keys, size, bandwidth, targets)
-        local_gram(atoms, squares, gram, neighbors[i], size, bandwidth, local)
-        energy = solve_energy(size, codes[i], room)
+    # Apart from the search, so that both fit in the nearest caches. Until here, codes hold keys.
+    room = local_room(k)
+    keys, targets, local = room[0], room[1], room[2]
+    for i in range(n):
+        if gram.shape[0] > 0 and i + AHEAD < n:
+            _fetch_gram(gram, neighbors[i + AHEAD], k)
+        for a in range(k):
+            keys[a] = codes[i, a]
+        local_targets(keys, k, bandwidth, targets)
+        local_gram(atoms, squares, gram, neighbors[i], k, bandwidth, local)
+        energy = solve_energy(k, codes[i], room)
         scores[i] = ood_value(energy, keys[0], square[i], bandwidth)
         if bandwidth != 0.0 and not relative:
             largest = math.exp((keys[0] - 0.5 * square[i]) / bandwidth)
-            for a in range(size):
+            for a in range(k):
                 codes[i, a] *= largest
 
 
