@@ -192,7 +192,7 @@ class Engine:
         # Taken one by one: a thread that another process holds up leaves more to the others.
         starts = deque(range(0, n, block))
 
-        def work(first: int, last: int) -> None:
+        def work(*_: int) -> None:
             room = self._room(block)
             while starts:
                 try:

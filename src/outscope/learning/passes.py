@@ -12,6 +12,7 @@ import scipy.linalg
 import scipy.sparse
 
 from outscope._types import FloatArray, IntArray, Matrix
+from outscope.engine.approximate import coder_of
 from outscope.engine.blocks import threads_of
 from outscope.engine.coder import Coder, Codes
 from outscope.engine.kernels.parallel import for_ranges
@@ -127,11 +128,12 @@ class Coding:
     for_worst: bool  # remember badly explained rows
     for_examples: bool  # remember the rows that use each atom most
     directions: Directions  # shared by all passes
+    search: str = "exact"
 
     @cached_property
     def coder(self) -> Coder:
         """Codes rows on these atoms."""
-        return Coder(
+        return coder_of(self.search)(
             self.atoms,
             self.bandwidth,
             normalize=self.normalize,
