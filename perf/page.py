@@ -19,12 +19,21 @@ HEAD = """# Performance
 Written by `perf/page.py` from the records in `perf/results`; `make perf` measures all of it again. Both sides of a
 ratio ran in one process or in turns, with the same number of threads, and the best of several turns counts.
 
-Machine: {machine}. Measured {date}.
+Machine: {machine}; BLAS kernels: {blas}. Measured up to {date}, beside other work on the same cores: wall times are too
+long, and processor time says more.
 
 ## Ratios
 
 | what | ratio | bar | goal | in seconds, or where |
 |---|---|---|---|---|
+"""
+SEARCH = """
+## Large dictionaries
+
+`search="faiss"` against exact search: generated rows, 384 columns, 10 neighbours; half of the queries lie between two rows.
+
+| atoms | µs of processor per row, exact / index | first call with index, s | recall | of strange rows | AUROC, exact / index |
+|---|---|---|---|---|---|
 """
 GROWTH = """
 ## How cost grows
@@ -88,10 +97,28 @@ parts, so the process that merges them takes in {30518 * 0.8 / 1000:.0f} GB per 
 """
 
 
+def blas_kernels() -> str:
+    """The instruction set that numpy's matrix products use, as its library names it."""
+    from threadpoolctl import threadpool_info
+
+    found = {str(one.get("architecture", "?")) for one in threadpool_info()}
+    return ", ".join(sorted(found)) or "unknown"
+
+
+def searches() -> str:
+    """Exact search against an index, by the number of atoms."""
+    text = SEARCH
+    for r in sorted(latest("search", "atoms"), key=lambda r: r["atoms"]):
+        text += f"| {r['atoms']:,} | {r['exact_cpu_us']:.0f} / {r['faiss_cpu_us']:.0f} "
+        text += f"| {r['faiss_first_s']:.1f} | {r['recall']:.3f} | {r['recall_strange']:.3f} "
+        text += f"| {r['exact_auroc']:.2f} / {r['faiss_auroc']:.2f} |\n"
+    return text
+
+
 def page() -> str:
     ratios, growth = latest("performance", "name"), latest("growth", "what", "value")
     newest = max(ratios, key=lambda r: r["date"])
-    text = HEAD.format(machine=newest["machine"], date=newest["date"])
+    text = HEAD.format(machine=newest["machine"], date=newest["date"], blas=blas_kernels())
     for r in ratios:
         bar, goal = r["bar"] or "–", r["goal"] or "–"
         text += f"| {r['name']} | {r['ratio']:.2f} | {bar} | {goal} | {r['detail']} |\n"
@@ -109,6 +136,7 @@ def page() -> str:
         (DOCS / f"growth-{what}.svg").write_text(plot(points, what, slopes[0]))
         plots += f"![seconds by {what}](growth-{what}.svg) "
     text += f"\n{plots}\n" if plots else ""
+    text += searches()
     rows = [p for p in growth if p["what"] == "rows"]
     return text + (on_many(rows) if rows else "")
 

@@ -13,6 +13,7 @@ from outscope.detectors.base import Reading
 from outscope.detectors.coded import DictionaryDetector, in_parts
 from outscope.detectors.sampling import Training
 from outscope.engine.coder import ClassCoder
+from outscope.errors import InputError
 from outscope.io import schema
 from outscope.learning.dictionary import NNKMeans
 from outscope.learning.passes import REPRESENTATIVES
@@ -68,6 +69,10 @@ class ClasswiseNNKDetector(DictionaryDetector):
         return np.repeat(owner[atoms][..., None], REPRESENTATIVES, axis=-1)
 
     def _learn_from(self, training: Training) -> None:
+        if self.search != "exact":
+            raise InputError(
+                f"search={self.search!r} is for one dictionary; {type(self).__name__} takes 'exact'"
+            )
         X, y = training.X, training.y
         labels = np.zeros(len(X), dtype=int) if y is None else check_labels(y, len(X))
         self.classes_, membership = np.unique(labels, return_inverse=True)

@@ -102,6 +102,7 @@ class DictionaryDetector(TaughtDetector):
         init: str | Matrix = "k-means++",
         normalize: bool = True,
         precision: str = "float32",
+        search: str = "exact",
         contamination: float | str = "auto",
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
@@ -123,6 +124,7 @@ class DictionaryDetector(TaughtDetector):
         self.init = init
         self.normalize = normalize
         self.precision = precision
+        self.search = search
         self.contamination = contamination
         self.random_state = random_state
         self.n_jobs = n_jobs
@@ -260,7 +262,9 @@ class DictionaryDetector(TaughtDetector):
         return self._view(X, self.n_jobs)
 
     def _notes(self) -> dict[str, Any]:
-        return {**super()._notes(), "normalize": self.normalize and self.plan_.lengths == 0.0}
+        unit = self.normalize and self.plan_.lengths == 0.0
+        search = {} if self.search == "exact" else {"search": f"{self.search} (needs its extra)"}
+        return {**super()._notes(), "normalize": unit, **search}
 
     # ---- using
 

@@ -6,6 +6,7 @@ import math
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from outscope._types import FloatArray, Matrix
 from outscope.engine.kernels.blas import one_thread_each
-from outscope.engine.kernels.measure import measure_rows, what_is_left
+from outscope.engine.kernels.measure import measure_rows, what_is_left, widen_halves
 from outscope.engine.kernels.parallel import available_cores, for_ranges
 from outscope.engine.kernels.select import nearest_rows
 from outscope.engine.leading import SAMPLE, Directions, Leading
@@ -108,6 +109,13 @@ def _for_tiles(a: Matrix, n_jobs: int | None, work: Callable[[slice], None]) -> 
         for_ranges(-(-len(a) // TILE_ROWS), threads_of(n_jobs), 1, some)
 
 
+def halves_to_floats(X: Matrix, out: Matrix) -> None:
+    """Write float16 rows as float32, in C order."""
+    # A copy where rows are read-only or apart, for which another kernel would be compiled.
+    rows = X if X.flags.c_contiguous and X.flags.writeable else np.array(X, order="C")
+    widen_halves(rows.view(np.uint16), out.view(np.uint32), out)
+
+
 class Engine:
     """Products of rows with atoms, block by block. Safe to use from many threads at once.
 
@@ -179,18 +187,25 @@ class Engine:
             filled = self._fill(X, self._small_room(n), self._leading_for(X, k))
             kernel(filled, *outputs)
             return
-        block = max(1, min(BLOCK_ROWS, BLOCK_ENTRIES // len(self), n))
+        threads = max(1, min(threads_of(n_jobs), n // ROWS_WORTH_A_THREAD))
+        block = max(1, min(BLOCK_ROWS, BLOCK_ENTRIES // len(self), -(-n // threads)))
+        # Taken one by one: a thread that another process holds up leaves more to the others.
+        starts = deque(range(0, n, block))
 
-        def work(first: int, last: int) -> None:
+        def work(*_: int) -> None:
             room = self._room(block)
-            for start in range(first, last, block):
-                stop = min(start + block, last)
+            while starts:
+                try:
+                    start = starts.popleft()
+                except IndexError:  # another thread was faster
+                    return
+                stop = min(start + block, n)
                 filled = self._fill(X[start:stop], room, leading)
                 kernel(filled, *(output[start:stop] for output in outputs))
 
         with one_thread_each():
             leading = self._leading_for(X, k)
-            for_ranges(n, threads_of(n_jobs), ROWS_WORTH_A_THREAD, work)
+            for_ranges(threads, threads, 1, work)
 
     def _small_room(self, n: int) -> tuple[Matrix, ...]:
         """Working memory for a few rows, kept by each thread."""
@@ -240,6 +255,10 @@ class Engine:
         # Other types, layouts and read-only rows are copied, so that fewer variants are compiled.
         if X.dtype.char in "fd" and X.dtype.isnative and X.flags.c_contiguous and X.flags.writeable:
             rows = X
+        elif X.dtype == np.float16 and X.dtype.isnative:
+            # Here and not earlier: a block's rows are then still in cache when they are used.
+            rows = rows.reshape(-1).view(np.float32)[: rows.size].reshape(rows.shape)
+            halves_to_floats(X, rows)
         else:
             np.copyto(rows, X, casting="unsafe")
         if not measure_rows(rows, self.normalize, scale, square, proposal):

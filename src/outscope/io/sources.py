@@ -153,7 +153,8 @@ def reader(source: Source) -> Callable[[int], Matrix]:
     """A function that reads a part as `converted` gives it, in one of two places in turns.
 
     So a result is good until the next but one is asked for. New memory for each part would cost
-    more than reading it: all of it is cleared, page by page.
+    more than reading it: all of it is cleared, page by page. float16 stays as it is, since whoever
+    scores rows converts them faster, block by block.
     """
     rooms = [np.empty((0, source.width))] * 2
 
@@ -161,9 +162,10 @@ def reader(source: Source) -> Callable[[int], Matrix]:
         rows, filled = source.parts[part].rows, 0
         rooms.reverse()
         for block in source.blocks(part):
-            kind = _kind_for(block)
+            half = block.dtype == np.float16 and block.dtype.isnative
+            kind = block.dtype if half else _kind_for(block)
             if len(block) == rows and block.dtype == kind:
-                return converted(block)
+                return block if half else converted(block)
             if len(rooms[0]) < rows or rooms[0].dtype != kind:
                 rooms[0] = np.empty((rows, source.width), kind)
             rooms[0][filled : filled + len(block)] = block

@@ -23,6 +23,7 @@ from outscope._parameters import (
 )
 from outscope._sklearn import Sized, all_or_nothing, check_rows, largest_value, scoring_rows
 from outscope._types import Matrix
+from outscope.engine.approximate import coder_of
 from outscope.engine.coder import Coder, Codes
 from outscope.engine.kernels.blas import one_thread_each
 from outscope.errors import InputError
@@ -53,6 +54,7 @@ RULES = {
     "init": one_of("k-means++", "random") | MATRIX,
     "normalize": one_of(True, False),
     "precision": one_of("float32", "int8", "int4", "auto"),
+    "search": one_of("exact", "faiss"),
     "n_jobs": JOBS,
 }
 
@@ -88,6 +90,8 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     precision : "float32"; "int8" or "int4" for 8-bit or 4-bit atoms, in a quarter or an eighth of
         the bytes; "auto" is "int8" or, where rows are too far apart to be averaged, "int4" with
         twice as many atoms (at most one per row) in the same bytes.
+    search : "exact", or "faiss" to find candidate atoms with an index where there are thousands of
+        them (extra `faiss`).
     n_jobs : threads; None uses every core available to the process. Does not affect results.
 
     Attributes
@@ -144,6 +148,7 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         init: str | Matrix = "k-means++",
         normalize: bool = True,
         precision: str = "float32",
+        search: str = "exact",
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -161,6 +166,7 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         self.init = init
         self.normalize = normalize
         self.precision = precision
+        self.search = search
         self.random_state = random_state
         self.n_jobs = n_jobs
 
@@ -228,7 +234,7 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def coder(self, discount: Matrix | None = None, atoms: Matrix | None = None) -> Coder:
         """A coder for these atoms; `discount` lowers all keys of a row by the same amount."""
         atoms = self.atoms_ if atoms is None else atoms
-        return Coder(
+        return coder_of(self.search)(
             atoms,
             self.bandwidth_,
             normalize=self.normalize,
@@ -281,6 +287,7 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             precision=plan.precision,
             normalize=self.normalize,
             n_jobs=self.n_jobs,
+            search=self.search,
         )
 
     def _report(self, epoch: int) -> None:

@@ -35,6 +35,7 @@ class Recipe:
     precision: str  # the final atoms are rounded to values that it can hold
     normalize: bool
     n_jobs: int | None
+    search: str = "exact"
 
     def entropy_at(self, epoch: int) -> float:
         """λ of an epoch; 0 for the last ones."""
@@ -112,6 +113,7 @@ class Learner:
             for_worst=replaces and epoch + 1 < recipe.n_epochs,
             for_examples=False,
             directions=self.directions,
+            search=recipe.search,
         )
 
     def last_coding(self) -> Coding:
@@ -127,6 +129,7 @@ class Learner:
             for_worst=False,
             for_examples=True,
             directions=self.directions,
+            search=recipe.search,
         )
 
     def update(self, epoch: int, found: Look) -> None:

@@ -12,6 +12,7 @@ import scipy.linalg
 import scipy.sparse
 
 from outscope._types import FloatArray, IntArray, Matrix
+from outscope.engine.approximate import coder_of
 from outscope.engine.blocks import threads_of
 from outscope.engine.coder import Coder, Codes
 from outscope.engine.kernels.parallel import for_ranges
@@ -54,12 +55,12 @@ class CodeStatistics:
     def add(self, rows: Matrix, codes: Codes, n_jobs: int | None) -> None:
         """Add one block of coded rows. Rescales `codes.weights` to sum to 1."""
         n, k = codes.weights.shape
-        share_weights(codes.weights, NEGLIGIBLE)
-        atoms, weights = codes.neighbors.ravel(), codes.weights.ravel()
+        usage, mass = np.zeros(self.n_atoms), np.zeros(self.n_atoms)
+        share_weights(codes.weights, codes.neighbors, NEGLIGIBLE, usage, mass)
         self.rows += n
         self.loss += float(np.sum(codes.ood_score))
-        self.usage += np.bincount(atoms, weights > 0, minlength=self.n_atoms)
-        self.mass += np.bincount(atoms, weights, minlength=self.n_atoms)
+        self.usage += usage
+        self.mass += mass
         for_ranges(
             self.n_features,
             threads_of(n_jobs),
@@ -70,7 +71,8 @@ class CodeStatistics:
         )
         if self.products is not None:
             starts = np.arange(0, n * k + 1, k)
-            W = scipy.sparse.csr_matrix((weights, atoms, starts), shape=(n, self.n_atoms))
+            entries = codes.weights.ravel(), codes.neighbors.ravel(), starts
+            W = scipy.sparse.csr_matrix(entries, shape=(n, self.n_atoms))
             self.products += (W.T @ W).toarray()
 
     def merge(self, other: CodeStatistics) -> None:
@@ -126,11 +128,12 @@ class Coding:
     for_worst: bool  # remember badly explained rows
     for_examples: bool  # remember the rows that use each atom most
     directions: Directions  # shared by all passes
+    search: str = "exact"
 
     @cached_property
     def coder(self) -> Coder:
         """Codes rows on these atoms."""
-        return Coder(
+        return coder_of(self.search)(
             self.atoms,
             self.bandwidth,
             normalize=self.normalize,

@@ -15,7 +15,7 @@ from outscope.engine.kernels.coding import (
     solve_energy,
 )
 from outscope.engine.kernels.measure import widen
-from outscope.engine.kernels.select import decide, propose
+from outscope.engine.kernels.select import decide, propose, selection_room
 
 # A class must be worse by more than rounding to be skipped.
 ROUNDING = 1e-9
@@ -86,9 +86,7 @@ def score_classes(
     widest = 0
     for c in range(n_classes):
         widest = max(widest, starts[c + 1] - starts[c])
-    maxima = np.empty(widest + 1, np.float32)
-    found = np.empty(widest + 1, np.uintp)
-    proposed = np.empty(widest + 1, np.float32)
+    maxima, found, proposed, more, exact = selection_room(widest)
     chosen = np.empty(k, np.int64)
     code = np.empty(k)
     room = local_room(k)
@@ -124,10 +122,19 @@ def score_classes(
                 if ood_value(bound, best, square[i], bandwidth) > lowest + ROUNDING:
                     continue
             count = propose(
-                products[i, first:last], offsets32[first:last], k, margin, maxima, found, proposed
+                products[i, first:last],
+                offsets32[first:last],
+                k,
+                margin,
+                maxima,
+                found,
+                proposed,
+                more,
             )
             own = atoms[first:last]
-            size = decide(row, scale[i], own, offsets[first:last], found, count, k, 0, chosen, keys)
+            size = decide(
+                row, scale[i], own, offsets[first:last], found, count, k, 0, chosen, keys, exact
+            )
             local_targets(keys, size, bandwidth, targets)
             gram = no_gram
             if grams.shape[0] > 0:

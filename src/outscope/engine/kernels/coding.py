@@ -9,10 +9,13 @@ from numba import njit
 
 from outscope.engine.kernels.measure import dot, widen
 from outscope.engine.kernels.nnls import solve_nonnegative
-from outscope.engine.kernels.select import find_nearest, selection_room
+from outscope.engine.kernels.prefetch import prefetch
+from outscope.engine.kernels.select import COUNTED, decide, find_nearest, selection_room
 
 # Below this share of the largest target, a target counts as zero: its square underflows float64.
 _TINY = 1e-300
+# Rows between asking for memory and using it.
+AHEAD = 2
 
 
 @njit(cache=True, nogil=True)
@@ -77,6 +80,16 @@ def local_gram(atoms, squares, gram, neighbors, size, bandwidth, local):
 
 
 @njit(cache=True, nogil=True)
+def _fetch_gram(gram, neighbors, size):
+    """Ask for the kernel between a row's atoms, which lies all over a large matrix."""
+    for a in range(size):
+        i = neighbors[a]
+        for b in range(a):
+            j = neighbors[b]
+            prefetch(gram, max(i, j), min(i, j))
+
+
+@njit(cache=True, nogil=True)
 def ood_value(energy, best_key, square, bandwidth):
     """Strangeness from the explained energy; higher is stranger.
 
@@ -116,12 +129,10 @@ def code_rows(
     """Code rows; every output row depends only on its own input row."""
     n, k = codes.shape
     selection = selection_room(atoms.shape[0])
-    room = local_room(k)
-    keys, targets, local = room[0], room[1], room[2]
     row = np.empty(rows.shape[1])
     for i in range(n):
         widen(rows[i], row)
-        size = find_nearest(
+        find_nearest(
             row,
             scale[i],
             products[i],
@@ -134,16 +145,87 @@ def code_rows(
             k,
             selection,
             neighbors[i],
-            keys,
+            codes[i],  # keys, for now
         )
+    # Apart from the search, so that both fit in the nearest caches.
+    _explain(square, atoms, squares, gram, bandwidth, relative, neighbors, codes, scores)
+
+
+@njit(cache=True, nogil=True)
+def _explain(
+    square,  # IN  (n,)
+    atoms,  # IN  (m, d) float32
+    squares,  # IN  (m,)
+    gram,  # IN  (m, m) lower triangle, or (0, 0)
+    bandwidth,
+    relative,
+    neighbors,  # IN  (n, k)
+    codes,  # IN/OUT (n, k): keys, then weights
+    scores,  # OUT (n,)
+):
+    """Solve the local problem of each row on the atoms found for it."""
+    n, k = codes.shape
+    room = local_room(k)
+    keys, targets, local = room[0], room[1], room[2]
+    for i in range(n):
+        if gram.shape[0] > 0 and i + AHEAD < n:
+            _fetch_gram(gram, neighbors[i + AHEAD], k)
+        size = 0
+        for a in range(k):
+            keys[a] = codes[i, a]
+            size += keys[a] > -math.inf
         local_targets(keys, size, bandwidth, targets)
         local_gram(atoms, squares, gram, neighbors[i], size, bandwidth, local)
+        for a in range(size, k):
+            codes[i, a] = 0.0
         energy = solve_energy(size, codes[i], room)
         scores[i] = ood_value(energy, keys[0], square[i], bandwidth)
         if bandwidth != 0.0 and not relative:
             largest = math.exp((keys[0] - 0.5 * square[i]) / bandwidth)
             for a in range(size):
                 codes[i, a] *= largest
+
+
+@njit(cache=True, nogil=True)
+def code_found(
+    rows,  # IN  (n, d)
+    scale,  # IN  (n,)
+    square,  # IN  (n,)
+    found,  # IN  (n, c) int64 candidates, −1 where there are fewer
+    atoms,  # IN  (m, d) float32
+    squares,  # IN  (m,)
+    offsets,  # IN  (m,)
+    bandwidth,
+    relative,
+    neighbors,  # OUT (n, k)
+    codes,  # OUT (n, k)
+    scores,  # OUT (n,)
+):
+    """Code rows on the best of the candidates that somebody else found.
+
+    Where there are fewer than k, the best one stands in for the others, at weight 0.
+    """
+    n, k = codes.shape
+    chosen = np.empty(found.shape[1] + 1, np.uintp)
+    exact = np.empty(COUNTED)
+    row = np.empty(rows.shape[1])
+    for i in range(n):
+        widen(rows[i], row)
+        chosen[0] = 0
+        count = 0
+        for c in range(found.shape[1]):
+            if found[i, c] >= 0:
+                chosen[count] = found[i, c]
+                count += 1
+        count = max(count, 1)
+        size = decide(
+            row, scale[i], atoms, offsets, chosen, count, k, 0, neighbors[i], codes[i], exact
+        )
+        for a in range(size, k):
+            neighbors[i, a], codes[i, a] = neighbors[i, 0], -math.inf
+    _explain(
+        square, atoms, squares, np.empty((0, 0)), bandwidth, relative, neighbors, codes, scores
+    )
 
 
 @njit(cache=True, nogil=True)

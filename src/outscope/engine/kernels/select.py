@@ -8,37 +8,40 @@ row order or the number of threads, to the last bit.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numba import njit
 
 from outscope.engine.kernels.measure import four_dots, widen
 
-# Columns are first scanned in blocks: the k-th best block maximum bounds the k-th best value, so
-# most blocks can be skipped. Wide blocks for many atoms, narrow ones otherwise.
-WIDE = 32
-NARROW = 8
+# Columns are first looked at in groups: the k-th best group bounds the k-th best value, so most
+# groups can be skipped. A whole number of vectors of groups.
+LANES = 16
+# Up to so many candidates are put in order by counting how many come before each, which a processor
+# does without guessing at branches (10 of 10 sorted in 0.1 µs; inserted one by one, in 0.6 µs).
+COUNTED = 64
 # Leading parts leave dozens of atoms to look at, which wide blocks would spread over most blocks.
 OVERLOOKED = 16
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "nnan", "nsz"})
-def _block_maxima(
+def _group_maxima(
     values,  # IN  (m,) float32
     offsets,  # IN  (m,) float32
-    width,
-    maxima,  # OUT (m // width,) float32
+    n_groups,
+    maxima,  # OUT (n_groups,) float32
 ):
-    """Largest value − offset of each block of `width` columns.
+    """Largest value − offset of each group of columns.
 
-    A block's columns lie m // width apart: all maxima then grow side by side, which vectorises,
-    whereas neighbouring columns would have to be compared across one vector, block by block.
+    A group's columns lie n_groups apart: all maxima then grow side by side, which vectorises,
+    whereas neighbouring columns would have to be compared across one vector, group by group.
     """
-    n_blocks = np.uintp(values.shape[0] // width)
-    for j in range(n_blocks):
+    end, groups = np.uintp(values.shape[0]), np.uintp(n_groups)
+    for j in range(groups):
         maxima[j] = values[j] - offsets[j]
-    for turn in range(np.uintp(1), np.uintp(width)):
-        start = turn * n_blocks
-        for j in range(n_blocks):
+    for start in range(groups, end, groups):
+        for j in range(min(groups, end - start)):
             value = values[start + j] - offsets[start + j]
             maxima[j] = value if value > maxima[j] else maxima[j]
 
@@ -70,35 +73,6 @@ def _reached_by(
 
 
 @njit(cache=True, nogil=True)
-def _kth_largest(
-    values,  # SCRATCH (n,) float32, reordered
-    n,
-    k,
-):
-    """Return the k-th largest of the first n values."""
-    left, right, place = 0, n - 1, k - 1
-    while left < right:
-        pivot = values[(left + right) // 2]
-        i, j = left, right
-        while i <= j:
-            while values[np.uintp(i)] > pivot:
-                i += 1
-            while values[np.uintp(j)] < pivot:
-                j -= 1
-            if i <= j:
-                values[np.uintp(i)], values[np.uintp(j)] = values[np.uintp(j)], values[np.uintp(i)]
-                i += 1
-                j -= 1
-        if place <= j:
-            right = j
-        elif place >= i:
-            left = i
-        else:
-            break
-    return values[place]
-
-
-@njit(cache=True, nogil=True)
 def propose(
     values,  # IN  (m,) float32 products of a row with the atoms
     offsets,  # IN  (m,) float32
@@ -107,6 +81,7 @@ def propose(
     maxima,  # SCRATCH (m + 1,) float32
     found,  # OUT (m + 1,) indices, in no order
     keys,  # SCRATCH (m + 1,) float32
+    promising,  # SCRATCH (m + 1,)
 ):
     """Collect every atom whose value − offset may be among the k largest; return how many."""
     m = values.shape[0]
@@ -114,32 +89,24 @@ def propose(
         for j in range(m):
             found[j] = j
         return m
-    width = WIDE if m >= 3 * WIDE * k else NARROW
-    n_blocks = m // width
-    bound = np.float32(-np.inf)
-    _block_maxima(values, offsets, width, maxima)
-    if n_blocks >= k:
-        bound = _reached_by(maxima, n_blocks, k) - margin
+    n_groups = min(m, (int(math.sqrt(m * k)) // LANES + 1) * LANES)
+    _group_maxima(values, offsets, n_groups, maxima)
+    bound = _reached_by(maxima, n_groups, k) - margin
+    end, groups = np.uintp(m), np.uintp(n_groups)
+    # Always written, counted only if wanted: no branch to mispredict, here and below.
+    picked = np.uintp(0)
+    for group in range(groups):
+        promising[picked] = group
+        picked += np.uintp(maxima[group] >= bound)
     count = np.uintp(0)
-    apart = np.uintp(n_blocks)
-    rest = apart * np.uintp(width)
-    for block in range(apart):
-        if maxima[block] >= bound:
-            for j in range(block, rest, apart):
-                value = values[j] - offsets[j]
-                # Always written, counted only if wanted: no branch to mispredict.
-                found[count] = j
-                keys[count] = value
-                count += np.uintp(value >= bound)
-    for j in range(rest, np.uintp(m)):
-        value = values[j] - offsets[j]
-        found[count] = j
-        keys[count] = value
-        count += np.uintp(value >= bound)
+    for turn in range(picked):
+        for j in range(promising[turn], end, groups):
+            value = values[j] - offsets[j]
+            found[count] = j
+            keys[count] = value
+            count += np.uintp(value >= bound)
     if count > k:
-        for a in range(count):
-            maxima[a] = keys[a]
-        cut = _kth_largest(maxima, np.int64(count), k) - margin
+        cut = _reached_by(keys, count, k) - margin
         kept = np.uintp(0)
         for a in range(count):
             found[kept] = found[a]
@@ -155,6 +122,39 @@ def _before(keys, neighbors, place, value, atom):
 
 
 @njit(cache=True, nogil=True)
+def _insert(k, size, value, atom, neighbors, keys):
+    """Put an atom where it belongs among the k best; return how many those are now."""
+    if size == k and _before(keys, neighbors, k - 1, value, atom):
+        return size
+    size = min(size + 1, k)
+    place = size - 1
+    while place > 0 and not _before(keys, neighbors, place - 1, value, atom):
+        keys[place] = keys[place - 1]
+        neighbors[place] = neighbors[place - 1]
+        place -= 1
+    keys[place] = value
+    neighbors[place] = atom
+    return size
+
+
+@njit(cache=True, nogil=True)
+def _put_in_order(values, found, count, k, neighbors, keys):
+    """Write the k best of a few atoms, best first; return how many there are."""
+    end, size = np.uintp(count), np.uintp(min(count, k))
+    for a in range(size):
+        neighbors[a] = found[a]
+    for a in range(end):
+        value, atom = values[a], found[a]
+        place = np.uintp(0)
+        for b in range(end):
+            place += np.uintp((values[b] > value) | ((values[b] == value) & (found[b] < atom)))
+        if place < size:
+            keys[place] = value
+            neighbors[place] = atom
+    return np.int64(size)
+
+
+@njit(cache=True, nogil=True)
 def decide(
     row,  # IN  (d,) float64
     scale,
@@ -166,9 +166,11 @@ def decide(
     size,  # how many are already there
     neighbors,  # IN/OUT (k,)
     keys,  # IN/OUT (k,) exact value − offset, falling
+    exact,  # SCRATCH (COUNTED,)
 ):
     """Keep the k best of the proposed atoms by their exact values; ties go to the lower index."""
     last = count - 1
+    counted = size == 0 and count <= COUNTED
     for a in range(0, count, 4):
         first, second = found[a], found[min(a + 1, last)]
         third, fourth = found[min(a + 2, last)], found[min(a + 3, last)]
@@ -176,17 +178,11 @@ def decide(
         for b in range(min(4, count - a)):
             j = found[a + b]
             value = scale * products[b] - offsets[j]
-            if size < k or not _before(keys, neighbors, size - 1, value, j):
-                place = size if size < k else k - 1
-                if size < k:
-                    size += 1
-                while place > 0 and not _before(keys, neighbors, place - 1, value, j):
-                    keys[place] = keys[place - 1]
-                    neighbors[place] = neighbors[place - 1]
-                    place -= 1
-                keys[place] = value
-                neighbors[place] = j
-    return size
+            if counted:
+                exact[a + b] = value
+            else:
+                size = _insert(k, size, value, j, neighbors, keys)
+    return _put_in_order(exact, found, count, k, neighbors, keys) if counted else size
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "nnan", "nsz"})
@@ -249,14 +245,14 @@ def find_nearest(
     keys,  # OUT (k,) exact value − offset, falling
 ):
     """Find the k best atoms of a row; return how many there are."""
-    maxima, found, proposed, more = room
-    count = propose(values, offsets32, k, margin, maxima, found, proposed)
-    size = decide(row, scale, atoms, offsets, found, count, k, 0, neighbors, keys)
+    maxima, found, proposed, more, exact = room
+    count = propose(values, offsets32, k, margin, maxima, found, proposed, more)
+    size = decide(row, scale, atoms, offsets, found, count, k, 0, neighbors, keys, exact)
     if rests.shape[0] > 0 and count < atoms.shape[0]:
         # k atoms have at least this value, so what cannot reach it is not among the k best.
         bound = np.float32(keys[k - 1]) - margin
         extra = _overlooked(values, offsets32, rests, left, bound, maxima, found, count, more)
-        size = decide(row, scale, atoms, offsets, more, extra, k, size, neighbors, keys)
+        size = decide(row, scale, atoms, offsets, more, extra, k, size, neighbors, keys, exact)
     return size
 
 
@@ -268,6 +264,7 @@ def selection_room(m):
         np.empty(m + 1, np.uintp),
         np.empty(m + 1, np.float32),
         np.empty(m + 1, np.uintp),
+        np.empty(COUNTED),
     )
 
 

@@ -9,7 +9,10 @@ from numba import njit
 @njit(cache=True, nogil=True)
 def share_weights(
     weights,  # IN/OUT (n, k) scaled to sum to 1 in each row that has any
+    neighbors,  # IN  (n, k)
     negligible,
+    usage,  # IN/OUT (m,) grows by the number of rows that use an atom
+    mass,  # IN/OUT (m,) and by their weights
 ):
     """L1-normalise codes; weights below a share `negligible` of their row are set to zero first."""
     for i in range(weights.shape[0]):
@@ -24,6 +27,8 @@ def share_weights(
                 kept += weights[i, a]
             for a in range(weights.shape[1]):
                 weights[i, a] /= kept
+                usage[neighbors[i, a]] += weights[i, a] > 0.0
+                mass[neighbors[i, a]] += weights[i, a]
 
 
 @njit(cache=True, nogil=True)
