@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from outscope.cli import describing, fitting, paper, scoring, training
+from outscope.cli import describing, evaluating, fitting, paper, scoring, training
 from outscope.cli.show import say, warnings_said
 from outscope.errors import OutscopeError
 
@@ -109,8 +109,8 @@ COMMANDS: dict[str, tuple[Callable[[Any], None], Callable[..., None], str, str]]
         "outscope score model new.txt --out scores.csv    (or: … | outscope score model -)",
     ),
     "eval": (
-        scoring.evaluate,
-        scoring.eval_arguments,
+        evaluating.evaluate,
+        evaluating.eval_arguments,
         "measure how well a detector separates in-scope from out-of-scope items",
         "outscope eval model --inside test.txt --outside strange.txt",
     ),
