@@ -24,6 +24,7 @@ DRAWS = range(3)
 METHODS = {
     "1-NN": lambda seed: KNNDetector(skip_copies=False),
     "NNK": lambda seed: NNKDetector(random_state=seed),
+    "NNK, support 0.1": lambda seed: NNKDetector(support=0.1, random_state=seed),
     "NNK, support 0.3": lambda seed: NNKDetector(support=0.3, random_state=seed),
     "C-NNK": lambda seed: ClasswiseNNKDetector(random_state=seed),
     "C-NNK, support 0.3": lambda seed: ClasswiseNNKDetector(support=0.3, random_state=seed),
@@ -72,7 +73,7 @@ def quality(case: Case, draw: int, methods) -> dict[str, float]:
     return found
 
 
-def finding(case: Case, draw: int) -> dict[str, float]:
+def finding(case: Case) -> dict[str, float]:
     """AUROC of telling dirt from in-scope training rows, and wrong labels from right ones."""
     from outscope.detectors.suspects import judge_rows
 
@@ -80,7 +81,6 @@ def finding(case: Case, draw: int) -> dict[str, float]:
     found = {
         "10-NN distance": auroc(case.is_dirt, squared.mean(axis=1)),
         "suspicious": auroc(case.is_dirt, judge_rows(case.X, None).strangeness),
-        "suspicious, with labels": auroc(case.is_dirt, judge_rows(case.X, case.y).strangeness),
     }
     clean, wrong = case.X[case.is_dirt == 0], case.y[case.is_dirt == 0].copy()
     changed = case.rng.permutation(len(wrong))[: round(MISLABELLED * len(wrong))]
@@ -115,12 +115,10 @@ def run(kind: str, encoders, draws, methods) -> None:
                 for amount in AMOUNTS if kind == "quality" else (0.02,):
                     key = (kind, encoder, dataset, draw, amount)
                     missing = [m for m in methods if (*key, m) not in done]
-                    if kind == "finding" and (*key, "suspicious") in done or not missing:
+                    if ((*key, "suspicious") in done) if kind == "finding" else not missing:
                         continue
                     case = Case(encoder, dataset, draw, amount)
-                    found = (
-                        quality(case, draw, missing) if kind == "quality" else finding(case, draw)
-                    )
+                    found = quality(case, draw, missing) if kind == "quality" else finding(case)
                     keep(dict(zip(names, key, strict=True)), found)
                 print(kind, encoder, dataset, draw, flush=True)
 
@@ -167,5 +165,10 @@ if __name__ == "__main__":
     given = parser.parse_args()
     if not given.table:
         for kind in given.kind or ("quality", "finding"):
-            run(kind, given.encoder or list(ENCODERS), range(given.draws), given.method or list(METHODS))
+            run(
+                kind,
+                given.encoder or list(ENCODERS),
+                range(given.draws),
+                given.method or list(METHODS),
+            )
     print(table())

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from outscope.cli import describing, evaluating, fitting, paper, scoring, training
+from outscope.cli import describing, evaluating, fitting, paper, scoring, suspects, training
 from outscope.cli.show import say, warnings_said
 from outscope.errors import OutscopeError
 
@@ -113,6 +113,12 @@ COMMANDS: dict[str, tuple[Callable[[Any], None], Callable[..., None], str, str]]
         evaluating.eval_arguments,
         "measure how well a detector separates in-scope from out-of-scope items",
         "outscope eval model --inside test.txt --outside strange.txt",
+    ),
+    "suspects": (
+        suspects.suspects,
+        suspects.suspects_arguments,
+        "list training items that do not fit: to drop, to relabel, or to refuse",
+        "outscope suspects model --top 50 --out suspects.csv",
     ),
     "explain": (
         describing.explain,

@@ -29,6 +29,7 @@ from outscope.decisions.threshold import (
 )
 from outscope.detectors.away import Scores, for_workers
 from outscope.detectors.sampling import Training, rows_to_learn
+from outscope.detectors.suspects import Suspecting
 from outscope.detectors.thresholded import (
     ESTIMATE,
     ONE_BY_ONE,
@@ -68,7 +69,7 @@ class Reading(NamedTuple):
         return self.neighbors, self.weights
 
 
-class Detector(Sized, OutlierMixin, Thresholded):
+class Detector(Sized, OutlierMixin, Suspecting, Thresholded):
     """Base of all detectors. Subclasses implement `_learn` and `_ood_score`.
 
     `ood_score` is higher for stranger rows. `score_samples`, `decision_function` and `predict`
@@ -93,6 +94,7 @@ class Detector(Sized, OutlierMixin, Thresholded):
         "calibration_kind_": schema.maybe(schema.one_of(HELD_OUT, LEFT_ONE_OUT)),
         "promised_": schema.PROMISE,
         "rate_": schema.maybe(schema.number(0.0, 1.0)),
+        **Suspecting._suspected,
     }
     # Whether rows are scaled to unit length, for detectors without such a parameter.
     _unit_rows: ClassVar[bool] = False
@@ -200,6 +202,8 @@ class Detector(Sized, OutlierMixin, Thresholded):
             scores = self._learn_from(training)
             self._first_threshold(training, scores)
             self._judge_sample(training, len(table))
+            whole = training.numbers is None and self.needs == "embedding"
+            self._suspect(training.X, training.y, worth=whole)
             self._forget()
             if kept is not None:
                 kept.remove()

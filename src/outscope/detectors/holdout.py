@@ -51,6 +51,7 @@ def fit_and_calibrate(
     if not len(fit):
         raise InputError(f"holdout={holdout!r} of {n} {noun} leaves none to fit on")
     detector.fit(X[fit], None if y is None else y[fit])
+    detector.number_suspects(fit)
     if len(held) >= needed:
         detector.calibrate(X[held], fpr=fpr)
     elif len(unseen) == n >= needed and not len(held) and holdout != 0 and detector.left_one_out_:

@@ -25,6 +25,7 @@ from outscope.io import models
 from outscope.text.cache import VectorCache
 from outscope.text.encoders import Advance, Encoder, TransformerEncoder, check_texts, make_encoder
 from outscope.text.saved import FITTED, RULES
+from outscope.text.suspects import TextSuspects
 from outscope.text.weights import DEFAULT, HUB_NAME, check_copied, deciding_files
 
 logger = logging.getLogger("outscope")
@@ -50,7 +51,7 @@ class Verdict:
         return asdict(self)
 
 
-class TextDetector(OutlierMixin, BaseEstimator):
+class TextDetector(TextSuspects, OutlierMixin, BaseEstimator):
     """Flags texts that are unlike those it was fitted on.
 
     `encoder` is a model name, a folder (including one written by `outscope finetune`), a loaded
@@ -112,6 +113,7 @@ class TextDetector(OutlierMixin, BaseEstimator):
                 noun="texts",
             )
             self._remember(texts, fit)
+            self._remember_suspects(texts)
             self._learn_classes(rows, y)
         return self
 
