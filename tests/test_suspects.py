@@ -20,7 +20,8 @@ from outscope import (
 )
 from outscope.cli import main
 from outscope.decisions.metrics import auroc
-from outscope.detectors import suspects
+from outscope.detectors import holdout, suspects
+from outscope.detectors.holdout import fit_and_calibrate
 from outscope.detectors.suspects import judge_rows
 
 STRANGE = ["how tall is a mountain", "what is the weather"]
@@ -47,7 +48,7 @@ def kinds(found):
 @pytest.mark.parametrize("detector", [NNKDetector(), KNNDetector(), MahalanobisDetector()])
 def test_strays_and_wrong_labels_are_listed_with_reasons(detector, rows):
     X, y = rows
-    found = detector.fit(X, y).suspicious(3)
+    found = detector.fit(X, y).suspicious(3, X, y)
     assert kinds(found)["strange"] == {0, 80, 202}
     assert {11, 151} <= kinds(found)["mislabelled"]
     wrong = next(one for one in found if one.kind == "mislabelled" and one.row == 11)
@@ -56,7 +57,7 @@ def test_strays_and_wrong_labels_are_listed_with_reasons(detector, rows):
     assert all(y[row] == "a" for row in wrong.nearest)
     assert "times as far" in found[0].reason
     # Without labels nothing can be mislabelled.
-    assert not kinds(detector.fit(X).suspicious(3))["mislabelled"]
+    assert not kinds(detector.suspicious(3, X))["mislabelled"]
 
 
 def test_judging_agrees_with_plain_distances(rows):
@@ -81,28 +82,37 @@ def test_a_sample_of_the_rows_judges_nearly_as_well(rows, monkeypatch):
 
 def test_equal_rows_few_rows_and_threads(rows):
     X, y = rows
-    assert NNKDetector().fit(np.ones((30, 4))).suspicious(5) == []
-    assert len(NNKDetector().fit(X[:2]).suspicious(5)) <= 2
-    assert (
-        NNKDetector(n_jobs=2).fit(X, y).suspicious() == NNKDetector(n_jobs=1).fit(X, y).suspicious()
-    )
+    same = np.ones((30, 4))
+    assert NNKDetector().fit(same).suspicious(5, same) == []
+    assert len(NNKDetector().fit(X[:2]).suspicious(5, X[:2])) <= 2
+    one, two = (NNKDetector(n_jobs=jobs).fit(X, y).suspicious(9, X, y) for jobs in (1, 2))
+    assert one == two
 
 
-def test_models_remember_and_say_what_to_do_where_they_do_not(rows, tmp_path, monkeypatch):
+def test_what_is_remembered_is_saved_and_forgotten_by_the_next_fit(rows, tmp_path):
     X, y = rows
-    detector = NNKDetector(random_state=0).fit(X, y)
+    detector = NNKDetector(random_state=0)
+    fit_and_calibrate(detector, X, y, fpr=0.1)
+    assert kinds(detector.suspicious(3))["strange"] == {0, 80, 202}
+    assert detector.suspicious(7) == detector.suspicious(7, X, y)
     detector.save(tmp_path / "model")
     assert outscope.load(tmp_path / "model").suspicious(7) == detector.suspicious(7)
-    assert kinds(detector.suspicious(3, X, y)) == kinds(detector.suspicious(3))
-    monkeypatch.setattr(suspects, "JUDGED", 100)
     detector.fit(X, y)
     with pytest.raises(InputError, match=r"give the training rows: suspicious\(n, X, y\)"):
         detector.suspicious(3)
-    assert kinds(detector.suspicious(3, X, y))["strange"] == {0, 80, 202}
+
+
+def test_unusable_requests_are_named(rows):
+    X, y = rows
+    detector = NNKDetector().fit(X, y)
     with pytest.raises(InputError, match="n=0: expected how many rows"):
-        detector.suspicious(0)
-    with pytest.raises(InputError, match="other than embeddings"):
-        EnergyDetector().fit(X).suspicious(3)
+        detector.suspicious(0, X)
+    with pytest.raises(InputError, match="expecting 16 features"):
+        detector.suspicious(3, X[:, :5])
+    with pytest.raises(InputError, match="y has 2 labels"):
+        detector.suspicious(3, X, ["a", "b"])
+    with pytest.raises(InputError, match="this detector's are logits"):
+        EnergyDetector().fit(X).suspicious(3, X)
 
 
 @pytest.fixture(scope="module")
@@ -133,9 +143,8 @@ def test_texts_are_listed_by_their_place_in_fit(tiny, texts, tmp_path):
     assert all(one.label == texts[1][one.row] for one in found)
     detector.save(tmp_path / "model")
     assert outscope.load(tmp_path / "model").suspicious(10) == found
-    # Given all texts, it judges those held out too.
-    whole = detector.suspicious(4, *texts)
-    assert {one.text for one in whole if one.kind == "strange"} >= set(STRANGE)
+    assert detector.suspicious(10, *texts) == found
+    assert {one.text for one in found if one.kind == "strange"} >= set(STRANGE)
 
 
 def test_the_command_lists_writes_and_says_what_is_missing(tiny, texts, tmp_path, capsys):
@@ -167,9 +176,9 @@ def test_rows_of_a_file_keep_their_numbers(rows, tmp_path, capsys, monkeypatch):
     capsys.readouterr()
     assert run("suspects", model, "--top", 3) == 0
     listed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert listed[0]["row"] - 1 in {0, 80, 202}
-    assert all(line["label"] == y[line["row"] - 1] for line in listed)
-    monkeypatch.setattr(suspects, "JUDGED", 10)
+    strange = {line["row"] - 1 for line in listed if line["kind"] == "strange"}
+    assert strange == {0, 80, 202}
+    monkeypatch.setattr(holdout, "JUDGED", 10)
     assert run("fit", f"{data}:x", "--out", model) == 0
     assert run("suspects", model) == 2
     assert "give the training file: outscope suspects" in capsys.readouterr().err

@@ -202,8 +202,6 @@ class Detector(Sized, OutlierMixin, Suspecting, Thresholded):
             scores = self._learn_from(training)
             self._first_threshold(training, scores)
             self._judge_sample(training, len(table))
-            whole = training.numbers is None and self.needs == "embedding"
-            self._suspect(training.X, training.y, worth=whole)
             self._forget()
             if kept is not None:
                 kept.remove()
@@ -229,7 +227,7 @@ class Detector(Sized, OutlierMixin, Suspecting, Thresholded):
             held = self._held_out_scores(training.X, training.y, known)
             whole = len(training.X) <= ONE_BY_ONE and self._keeps_every_row()
         self.held_out_scores_, self.left_one_out_ = np.sort(held), whole
-        for name in ("calibration_scores_", "calibration_kind_", "rate_", "stream_"):
+        for name in ("calibration_scores_", "calibration_kind_", "rate_", "stream_", "suspects_"):
             self.__dict__.pop(name, None)
         self.promised_ = None
         if isinstance(self.contamination, str):

@@ -16,8 +16,8 @@ from outscope.io import schema
 from outscope.learning.rows import EPOCH_ROWS, Rows
 
 # A row is judged by this many nearest other rows, of at most REFERENCES drawn ones.
-NEIGHBORS, REFERENCES = 10, 8192
-# Up to this many rows are judged during fit, which takes less time than learning from them.
+NEIGHBORS, REFERENCES = 10, 4096
+# With more rows than this, they are judged only when asked for.
 JUDGED = 20_000
 # Rows remembered of each kind: a tenth of all, so that 5 % of dirt are among them.
 SHARE, LEAST, MOST = 0.1, 20, 2000
@@ -96,9 +96,7 @@ def _doubt(member: IntArray, part: IntArray, near: IntArray, judged: Judged) -> 
     judged.doubt[part] = votes.max(axis=1) - own
 
 
-def find_suspects(
-    X: Matrix, y: Any = None, n: int | None = None, n_jobs: int | None = None
-) -> list[Suspect]:
+def find_suspects(X: Matrix, y: Any, n: int, n_jobs: int | None = None) -> list[Suspect]:
     """At most n rows that lie apart, strangest first; with labels, at most n mislabelled ones.
 
     A row counts as mislabelled if more of its nearest rows have another label than its own.
@@ -106,7 +104,6 @@ def find_suspects(
     judged = judge_rows(X, y, n_jobs)
     labels = None if y is None else np.unique(y)
     usual = float(np.median(judged.strangeness))
-    n = min(MOST, max(LEAST, round(SHARE * len(X)))) if n is None else n
 
     def suspect(row: int, kind: str) -> Suspect:
         own = None if labels is None else np.asarray(y)[row].item()
@@ -145,54 +142,44 @@ def _are_suspects(value: Any, _: schema.Seen) -> bool:
 
 
 class Suspecting:
-    """Remembers, at fit, which training rows do not seem to belong."""
+    """Remembers which training rows do not seem to belong."""
 
     n_features_in_: int
     suspects_: list[list[Any]]
     _suspected = {"suspects_": schema.maybe(schema.Field(_are_suspects, "suspicious rows"))}
 
-    def _suspect(self, X: Matrix, y: Any, *, worth: bool) -> None:
-        """Judge the rows in memory, unless there are too many or they say nothing of this kind."""
-        self.__dict__.pop("suspects_", None)
-        if worth and 2 <= len(X) <= JUDGED:
-            labels = None if y is None else check_labels(y, len(X))
-            found = find_suspects(X, labels, n_jobs=getattr(self, "n_jobs", None))
-            self.suspects_ = [
-                [
-                    one.row,
-                    one.kind,
-                    one.score,
-                    one.label,
-                    one.looks_like,
-                    [*one.nearest],
-                    one.reason,
-                ]
-                for one in found
-            ]
-
-    def number_suspects(self, numbers: IntArray) -> None:
-        """Number the suspicious rows as in a larger table, of which these rows were fitted on."""
-        for one in vars(self).get("suspects_", ()):
-            one[0], one[5] = int(numbers[one[0]]), [int(numbers[row]) for row in one[5]]
+    def remember_suspects(self, X: Matrix, y: Any = None) -> None:
+        """Judge these training rows and keep a tenth of them, for `suspicious` and for saving."""
+        check_is_fitted(self, "offset_")
+        self.suspects_ = [
+            [one.row, one.kind, one.score, one.label, one.looks_like, [*one.nearest], one.reason]
+            for one in self.suspicious(min(MOST, max(LEAST, round(SHARE * len(X)))), X, y)
+        ]
 
     def suspicious(self, n: int = 20, X: Any = None, y: Any = None) -> list[Suspect]:
         """Training rows that do not fit: n that lie apart and, with labels, n mislabelled ones.
 
-        `fit` remembers the first tenth of up to 20,000 rows; give the training rows X, and their
-        labels y, where there are more rows, or for more of them.
+        Give the training rows X, and their labels y. A `TextDetector` and `outscope fit` have the
+        detector remember a tenth of up to 20,000 rows, and then need nothing.
         """
         check_is_fitted(self, "offset_")
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
             raise InputError(f"n={n!r}: expected how many rows to list, at least 1")
         if X is not None:
+            needs = getattr(self, "needs", "embedding")
+            if needs != "embedding":
+                raise InputError(
+                    f"suspicious rows are found among embeddings, and this detector's are {needs}; "
+                    "fit one of the nnk methods"
+                )
             rows = check_rows(self, X, reset=False)
             labels = None if y is None else check_labels(y, len(rows))
             return find_suspects(rows, labels, int(n), getattr(self, "n_jobs", None))
         if "suspects_" not in vars(self):
             raise InputError(
-                "this detector does not remember which training rows are suspicious: it was fitted "
-                f"on more than {JUDGED:,} rows, by an older version, or on something other than "
-                "embeddings; give the training rows: suspicious(n, X, y)"
+                "this detector does not remember which training rows are suspicious (outscope fit "
+                f"has it do so for up to {JUDGED:,} embeddings or texts); give the training rows: "
+                "suspicious(n, X, y)"
             )
         found = [
             Suspect(row, kind, score, label, like, tuple(nearest), reason)

@@ -46,15 +46,10 @@ class TextSuspects:
     def suspicious(self, n: int = 20, texts: Any = None, labels: Any = None) -> list[Suspect]:
         """Training texts that do not fit: n that lie apart and, with labels, n mislabelled ones.
 
-        Rows are numbered as the texts given to `fit`. A tenth of the texts that were learned from
-        is remembered; give the training texts, and their labels, to judge all of them.
+        Rows are numbered as the texts given to `fit`, which remembers a tenth of up to 20,000
+        texts; give the training texts, and their labels, where there are more.
         """
         check_is_fitted(self, "detector_")
-        if self.detector_.needs != "embedding":
-            raise InputError(
-                f"suspicious texts are found by their embeddings, and this detector's rows are "
-                f"{self.detector_.needs}; fit one of the nnk methods"
-            )
         if texts is not None:
             texts = check_texts(texts)
             y = None if labels is None else check_labels(labels, len(texts))
