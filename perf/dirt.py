@@ -125,18 +125,27 @@ def run(kind: str, encoders, draws, methods) -> None:
 
 def table() -> str:
     """Means over datasets of means over draws."""
-    cells: dict[tuple, dict[str, list[float]]] = {}
+    cells: dict[tuple, dict[str, dict[int, float]]] = {}
     for r in read():
         place = (r["kind"], r["encoder"], r["method"], r["dirt"])
-        cells.setdefault(place, {}).setdefault(r["dataset"], []).append(r["value"])
-    means = {place: np.mean([np.mean(v) for v in by.values()]) for place, by in cells.items()}
+        cells.setdefault(place, {}).setdefault(r["dataset"], {})[r["draw"]] = r["value"]
+
+    def mean(encoder: str, method: str, amount: float, like: str) -> float:
+        """Over datasets of means over draws, where there are records of `like`."""
+        own = cells.get(("quality", encoder, method, amount), {})
+        ours = [
+            np.mean([own[d][draw] for draw in draws if draw in own.get(d, {})])
+            for d, draws in cells.get(("quality", encoder, like, AMOUNTS[-1]), {}).items()
+        ]
+        return float(np.mean(ours)) if ours else np.nan
+
     lines = []
-    for encoder in dict.fromkeys(place[1] for place in means):
+    for encoder in dict.fromkeys(place[1] for place in cells):
         lines += ["", f"| {encoder} | clean | 2 % | loss, of 1-NN's | 10 % | loss, of 1-NN's |"]
         lines.append("|---" * 6 + "|")
         for method in METHODS:
-            at = [means.get(("quality", encoder, method, amount), np.nan) for amount in AMOUNTS]
-            one = [means.get(("quality", encoder, "1-NN", amount), np.nan) for amount in AMOUNTS]
+            at = [mean(encoder, method, amount, method) for amount in AMOUNTS]
+            one = [mean(encoder, "1-NN", amount, method) for amount in AMOUNTS]
             told = [
                 f"{at[i]:.2f} | {at[0] - at[i]:.2f}, {(at[0] - at[i]) / (one[0] - one[i]):.2f}"
                 for i in (1, 2)
@@ -147,7 +156,7 @@ def table() -> str:
             lines += ["", f"| {encoder}, finding | " + " | ".join([*SHARES, "mean"]) + " |"]
             lines.append("|---" * (2 + len(SHARES)) + "|")
             for place in found:
-                own = [np.mean(cells[place].get(d, [np.nan])) for d in SHARES]
+                own = [np.mean([*cells[place].get(d, {0: np.nan}).values()]) for d in SHARES]
                 told = " | ".join(f"{v:.1f}" for v in [*own, np.nanmean(own)])
                 lines.append(f"| {place[2]} | {told} |")
     return "\n".join(lines)
