@@ -524,3 +524,17 @@ def test_full_and_closed_outputs(files, ends, code):
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert done.returncode == code
     assert done.stderr.count("\n") == (0 if "2>" in ends else 1), done.stderr
+
+
+def test_eval_tells_intervals_the_trade_off_and_draws_it(files, tmp_path, capsys):
+    archive, page = files / "all.npz", tmp_path / "curve.html"
+    given = ("eval", files / "model", "--inside", f"{archive}:fresh", "--outside", f"{archive}:far")
+    assert run(*given, "--plot", page) == 0
+    found = json.loads(capsys.readouterr().out)
+    low, high = found["intervals"]["auroc"]
+    assert low <= found["auroc"] <= high
+    assert [p["caught"] for p in found["curve"]] == sorted(p["caught"] for p in found["curve"])
+    assert "auroc_matched_length" not in found  # rows have no length
+    assert "<svg" in page.read_text()
+    assert run(*given, "--plot", tmp_path / "curve.pdf") == 2
+    assert "give a .html file" in capsys.readouterr().err

@@ -13,11 +13,13 @@ from typing import Any, NoReturn
 
 from outscope.cli import (
     describing,
+    evaluating,
     fitting,
     paper,
     plugging,
     scoring,
     serving,
+    suspects,
     teaching,
     training,
 )
@@ -118,10 +120,16 @@ COMMANDS: dict[str, tuple[Callable[[Any], None], Callable[..., None], str, str]]
         "outscope score model new.txt --out scores.csv    (or: … | outscope score model -)",
     ),
     "eval": (
-        scoring.evaluate,
-        scoring.eval_arguments,
+        evaluating.evaluate,
+        evaluating.eval_arguments,
         "measure how well a detector separates in-scope from out-of-scope items",
         "outscope eval model --inside test.txt --outside strange.txt",
+    ),
+    "suspects": (
+        suspects.suspects,
+        suspects.suspects_arguments,
+        "list training items that do not fit: to drop, to relabel, or to refuse",
+        "outscope suspects model --top 50 --out suspects.csv",
     ),
     "explain": (
         describing.explain,

@@ -55,14 +55,6 @@ def score_arguments(score: argparse.ArgumentParser) -> None:
     cluster_argument(score)
 
 
-def eval_arguments(evaluate: argparse.ArgumentParser) -> None:
-    """Options of eval."""
-    evaluate.add_argument("model", help="folder written by fit")
-    evaluate.add_argument("--inside", required=True, metavar="FILE", help=f"in scope; {ITEMS}")
-    evaluate.add_argument("--outside", required=True, metavar="FILE", help="out of scope")
-    column_arguments(evaluate)
-
-
 def score(options: Any) -> None:
     """Score items; higher means stranger."""
     from outscope.io.sources import Source
@@ -259,32 +251,3 @@ def _answers(lines: list[Any], first: int, found: Iterable[Any]) -> Iterator[dic
             yield {"row": row, **next(answers)}
         else:
             yield {"row": row, "error": str(line)}
-
-
-def evaluate(options: Any) -> None:
-    """Measure how well a detector separates in-scope from out-of-scope items."""
-    import numpy as np
-
-    from outscope.decisions.metrics import evaluate as measure
-    from outscope.io.files import print_jsonl
-    from outscope.loading import load
-
-    model: Any = load(options.model)
-    sources = (options.inside, options.outside)
-    parts = [read_items(source, options, beside=True) for source in sources]
-    total = sum(map(len, parts))
-    with progress(f"scoring {total:,} {parts[0].noun}", total) as advance:
-        scores = []
-        for part, source in zip(parts, sources, strict=True):
-            rows = rows_for(model, part, source, advance)
-            with about(source):
-                scores.append(getattr(model, "detector_", model).ood_score(rows))
-    truth = np.repeat([0, 1], [len(part) for part in parts])
-    result = measure(truth, np.concatenate(scores))._asdict()
-    decide = getattr(model, "detector_", model).decide
-    result["false_alarms"] = float(decide(scores[0]).is_ood.mean())
-    result["caught"] = float(decide(scores[1]).is_ood.mean())
-    if sys.stdout.isatty():
-        table(["measure", "%"], [[name, f"{100 * value:.2f}"] for name, value in result.items()])
-    else:
-        print_jsonl([result])

@@ -89,7 +89,17 @@ def told(model: Any) -> str:
     above = f"out of scope above {model.threshold_:.4g}"
     if model.promise_ is not None:
         return f"{above}: {model.promise_}"
-    return f"{above}, an estimate; use --calibrate FILE or more items to make it a promise"
+    rate = getattr(getattr(model, "detector_", model), "rate_", None)
+    if rate is None:
+        return f"{above}, a score that was given; nothing is promised"
+    from outscope.decisions.threshold import rows_needed
+
+    needed = rows_needed(rate)
+    return (
+        f"{above}, an estimate: about {100 * rate:.4g} % false alarms are expected, none is "
+        f"promised; a promise takes {2 * needed} items, half of them held out, or {needed} more "
+        "with --calibrate FILE"
+    )
 
 
 class _Warnings(logging.Handler):

@@ -21,7 +21,8 @@ class Metrics(NamedTuple):
     fpr_at_95: float
 
 
-def _checked(is_ood: npt.ArrayLike, ood_score: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+def checked(is_ood: npt.ArrayLike, ood_score: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+    """Truth as 0 and 1, and finite scores, of equal length."""
     truth, scores = np.asarray(is_ood), np.asarray(ood_score, dtype=np.float64)
     if truth.ndim != 1 or truth.shape != scores.shape:
         raise InputError(
@@ -44,18 +45,18 @@ def auroc(is_ood: npt.ArrayLike, ood_score: npt.ArrayLike) -> float:
     >>> auroc([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8])
     0.75
     """
-    return float(roc_auc_score(*_checked(is_ood, ood_score)))
+    return float(roc_auc_score(*checked(is_ood, ood_score)))
 
 
 def aupr_out(is_ood: npt.ArrayLike, ood_score: npt.ArrayLike) -> float:
     """Average precision with out-of-scope as the positive class."""
     # Rounding can push a sum of shares slightly above 1.
-    return min(1.0, float(average_precision_score(*_checked(is_ood, ood_score))))
+    return min(1.0, float(average_precision_score(*checked(is_ood, ood_score))))
 
 
 def aupr_in(is_ood: npt.ArrayLike, ood_score: npt.ArrayLike) -> float:
     """Average precision with in-scope as the positive class, which is what the paper prints."""
-    truth, scores = _checked(is_ood, ood_score)
+    truth, scores = checked(is_ood, ood_score)
     return min(1.0, float(average_precision_score(1.0 - truth, -scores)))
 
 
@@ -66,7 +67,7 @@ def fpr_at_tpr(is_ood: npt.ArrayLike, ood_score: npt.ArrayLike, tpr: float = 0.9
     """
     if not 0.0 < tpr <= 1.0:
         raise InputError(f"tpr={tpr!r} is not a rate: expected a number above 0, at most 1")
-    truth, scores = _checked(is_ood, ood_score)
+    truth, scores = checked(is_ood, ood_score)
     false_rate, true_rate, _ = roc_curve(1.0 - truth, -scores, drop_intermediate=False)
     return float(false_rate[np.searchsorted(true_rate, tpr - 1e-12)])
 

@@ -30,6 +30,7 @@ from outscope.decisions.threshold import (
 from outscope.detectors.away import Scores, for_workers
 from outscope.detectors.explanation import Lesson, Told
 from outscope.detectors.sampling import Training, rows_to_learn
+from outscope.detectors.suspects import Suspecting
 from outscope.detectors.thresholded import (
     ESTIMATE,
     ONE_BY_ONE,
@@ -70,7 +71,7 @@ class Reading(NamedTuple):
         return self.neighbors, self.weights
 
 
-class Detector(Sized, OutlierMixin, Thresholded):
+class Detector(Sized, OutlierMixin, Suspecting, Thresholded):
     """Base of all detectors. Subclasses implement `_learn` and `_ood_score`.
 
     `ood_score` is higher for stranger rows. `score_samples`, `decision_function` and `predict`
@@ -95,6 +96,7 @@ class Detector(Sized, OutlierMixin, Thresholded):
         "calibration_kind_": schema.maybe(schema.one_of(HELD_OUT, LEFT_ONE_OUT)),
         "promised_": schema.PROMISE,
         "rate_": schema.maybe(schema.number(0.0, 1.0)),
+        **Suspecting._suspected,
     }
     # Whether rows are scaled to unit length, for detectors without such a parameter.
     _unit_rows: ClassVar[bool] = False
@@ -228,7 +230,7 @@ class Detector(Sized, OutlierMixin, Thresholded):
             held = self._held_out_scores(training.X, training.y, known)
             whole = len(training.X) <= ONE_BY_ONE and self._keeps_every_row()
         self.held_out_scores_, self.left_one_out_ = np.sort(held), whole
-        for name in ("calibration_scores_", "calibration_kind_", "rate_", "stream_"):
+        for name in ("calibration_scores_", "calibration_kind_", "rate_", "stream_", "suspects_"):
             self.__dict__.pop(name, None)
         self.promised_ = None
         if isinstance(self.contamination, str):

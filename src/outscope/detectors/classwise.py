@@ -19,7 +19,7 @@ from outscope.learning.dictionary import NNKMeans
 from outscope.learning.passes import REPRESENTATIVES
 from outscope.learning.plan import largest_atom, refuse_small
 from outscope.learning.rows import Rows, size_for
-from outscope.learning.stream import begin, remembered
+from outscope.learning.stream import begin, mass_of, remembered
 
 # First rows of a new class that are learned whatever their scores: fewer cannot place a cut that
 # 5 % of them exceed.
@@ -105,11 +105,21 @@ class ClasswiseNNKDetector(DictionaryDetector):
         self.prepare()
 
     def _prepare_coder(self) -> None:
-        self._coder = self._coder_of([dictionary.atoms_ for dictionary in self.dictionaries_])
+        self._coder = self._coder_of(self._behind())
 
-    def _coder_of(self, atoms: list[Matrix]) -> ClassCoder:
-        first = self.dictionaries_[0]
-        return ClassCoder(atoms, first.bandwidth_, normalize=first.normalize, discount=self.common_)
+    def _behind(self) -> list[tuple[Matrix, FloatArray]]:
+        """Atoms and masses of each class."""
+        return [(dictionary.atoms_, mass_of(dictionary)) for dictionary in self.dictionaries_]
+
+    def _coder_of(self, behind: list[tuple[Matrix, FloatArray]]) -> ClassCoder:
+        first, (atoms, masses) = self.dictionaries_[0], zip(*behind, strict=True)
+        return ClassCoder(
+            atoms,
+            first.bandwidth_,
+            normalize=first.normalize,
+            discount=self.common_,
+            penalty=self._held_back(np.concatenate(atoms), np.concatenate(masses)),
+        )
 
     def _base_score(self, X: Matrix) -> FloatArray:
         if self._view.plain:
@@ -133,16 +143,15 @@ class ClasswiseNNKDetector(DictionaryDetector):
 
     def _score_without(self, X: Matrix, y: Any, chosen: IntArray) -> FloatArray:
         seen, member = self._seen(X[chosen]), self._membership[chosen]
-        atoms = [dictionary.atoms_ for dictionary in self.dictionaries_]
+        behind = self._behind()
         for c in np.unique(member):
-            atoms[c] = self.dictionaries_[c].atoms_without(seen[member == c])
-        coder = self._coder_of([some for some in atoms if len(some)] or [self.atoms_])
+            behind[c] = self.dictionaries_[c].atoms_without(seen[member == c])
+        coder = self._coder_of([some for some in behind if len(some[0])] or self._behind())
         return coder.ood_score(seen, self._k, self.n_jobs)[0]
 
     def _keeps_every_row(self) -> bool:
-        # A metric is learned from the same rows that are to be judged.
         whole = all(dictionary.keeps_every_row for dictionary in self.dictionaries_)
-        return self.metric_ is None and whole
+        return self._judges_rows_alone() and whole
 
     def _forget(self) -> None:
         del self._membership

@@ -17,6 +17,7 @@ from outscope.detectors.explanation import Evidence, Explanation
 from outscope.detectors.gain import error_curve
 from outscope.detectors.sampling import Training
 from outscope.detectors.teaching import TaughtDetector
+from outscope.errors import InputError
 from outscope.io import schema
 from outscope.io.cluster import ClusterSource
 from outscope.io.sources import Source
@@ -27,6 +28,7 @@ from outscope.learning.geometry import ONE_CLASS, mean_of, measure_geometry, mea
 from outscope.learning.loop import Learned, Learner, learn
 from outscope.learning.plan import Plan, make_plan, plan_view
 from outscope.learning.rows import EPOCH_ROWS, Rows
+from outscope.learning.support import held_back, terms_of
 from outscope.learning.view import View, whitening_matrix
 
 log = logging.getLogger("outscope")
@@ -36,6 +38,7 @@ OWN_RULES = {
     "whitening": one_of("auto") | NOT_NEGATIVE,
     "lengths": one_of("auto") | NOT_NEGATIVE,
     "common": one_of("auto") | NOT_NEGATIVE,
+    "support": NOT_NEGATIVE,
 }
 
 
@@ -76,6 +79,7 @@ class DictionaryDetector(TaughtDetector):
         "planned_": schema.Field(_is_plan, "a plan: name, value and reason of each decision"),
         "metric_": schema.or_none(schema.array("d d", "float32")),
         "common_": schema.or_none(schema.array("d", "float32")),
+        "support_": schema.maybe(schema.many(schema.number(0.0, schema.LARGEST), "2")),
         "sampled_": schema.maybe(schema.many(schema.whole(1), "2")),
         "curve_": schema.maybe(schema.array("3 2", "float64")),
     }
@@ -93,6 +97,7 @@ class DictionaryDetector(TaughtDetector):
         whitening: float | str = "auto",
         lengths: float | str = "auto",
         common: float | str = "auto",
+        support: float = 0.0,
         entropy: float = 0.0,
         max_atoms: int | float | None = None,
         max_bytes: int | None = None,
@@ -115,6 +120,7 @@ class DictionaryDetector(TaughtDetector):
         self.whitening = whitening
         self.lengths = lengths
         self.common = common
+        self.support = support
         self.entropy = entropy
         self.max_atoms = max_atoms
         self.max_bytes = max_bytes
@@ -174,6 +180,11 @@ class DictionaryDetector(TaughtDetector):
         self.common_ = None
         if plan.common > 0.0:
             self.common_ = (plan.common * mean_of(rows)).astype(np.float32)
+        if self.support > 0.0 and plan.bandwidth == 0.0:
+            raise InputError(
+                f"support={self.support:g} needs distances; use kernel='gaussian' or support=0"
+            )
+        self.support_ = terms_of(self.support, geometry)
         return rows
 
     def _as_seen(self, X: Matrix | Source, *, kept: bool | None = None) -> Rows:
@@ -257,6 +268,19 @@ class DictionaryDetector(TaughtDetector):
 
     def _prepare_coder(self) -> None:
         raise NotImplementedError
+
+    def _held_back(self, atoms: Matrix, mass: FloatArray) -> FloatArray | None:
+        """Penalties of atoms that few rows stand behind; None without `support`."""
+        terms = getattr(self, "support_", None)
+        return None if terms is None else held_back(atoms, mass, terms, self.n_jobs)
+
+    def _judges_rows_alone(self) -> bool:
+        """Whether a row's score depends on the atoms only.
+
+        A metric is learned from the same rows that are to be judged, and so is what usual support
+        is.
+        """
+        return self.metric_ is None and getattr(self, "support_", None) is None
 
     def _seen(self, X: Matrix) -> Matrix:
         return self._view(X, self.n_jobs)

@@ -11,6 +11,7 @@ from outscope._types import BoolArray, IntArray, Matrix
 from outscope.decisions.threshold import HELD_MOST, holdout_size, rows_needed
 from outscope.detectors.base import Detector
 from outscope.detectors.sampling import sample_size
+from outscope.detectors.suspects import JUDGED
 from outscope.errors import InputError, NoPromiseWarning
 from outscope.io.sources import Source, taken
 
@@ -51,6 +52,8 @@ def fit_and_calibrate(
     if not len(fit):
         raise InputError(f"holdout={holdout!r} of {n} {noun} leaves none to fit on")
     detector.fit(X[fit], None if y is None else y[fit])
+    if detector.needs == "embedding" and n <= JUDGED:
+        detector.remember_suspects(X, y)  # among all rows: dirt held out raises the threshold
     if len(held) >= needed:
         detector.calibrate(X[held], fpr=fpr)
     elif len(unseen) == n >= needed and not len(held) and holdout != 0 and detector.left_one_out_:

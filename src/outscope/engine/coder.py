@@ -155,11 +155,13 @@ class ClassCoder(Engine):
         *,
         normalize: bool = True,
         discount: Matrix | None = None,
+        penalty: FloatArray | None = None,
     ) -> None:
         super().__init__(
             np.concatenate(dictionaries),
             normalize=normalize,
             euclidean=bandwidth > 0,
+            penalty=penalty,
             discount=discount,
         )
         self.bandwidth = float(bandwidth)

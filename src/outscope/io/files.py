@@ -133,10 +133,10 @@ def read_labels(source: str) -> np.ndarray[Any, Any]:
     return read_array(source, wanted="labels")
 
 
-def check_writable(path: Path) -> None:
+def check_writable(path: Path, kinds: str = WRITABLE) -> None:
     """Refuse a result file of an unknown kind before any work is done."""
-    if path.suffix.lower() not in (".jsonl", ".csv", ".parquet", ".npy"):
-        raise InputError(f"{path} has an unknown ending; give a {WRITABLE} file")
+    if path.suffix.lower() not in kinds.replace(",", "").split():
+        raise InputError(f"{path} has an unknown ending; give a {kinds} file")
     if path.is_dir():
         raise InputError(f"{path} is a folder; give the name of a file to write")
     if not (path.parent or Path()).is_dir():

@@ -22,7 +22,7 @@ from outscope._parameters import (
     one_of,
 )
 from outscope._sklearn import Sized, all_or_nothing, check_rows, largest_value, scoring_rows
-from outscope._types import Matrix
+from outscope._types import FloatArray, Matrix
 from outscope.engine.approximate import coder_of
 from outscope.engine.coder import Coder, Codes
 from outscope.engine.kernels.blas import one_thread_each
@@ -203,11 +203,11 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         self.prepare()
         self._memory = learner, learned
 
-    def atoms_without(self, X: Matrix) -> Matrix:
-        """The atoms as they would be without these training rows; available until `forget`."""
+    def atoms_without(self, X: Matrix) -> tuple[Matrix, FloatArray]:
+        """Atoms and masses as they would be without these training rows; until `forget`."""
         learner, learned = self._memory
-        atoms = atoms_without(learned, Rows(X, normalize=self.normalize).all(), learner)
-        return restore(store(atoms, self.precision_), X.shape[1])
+        atoms, mass = atoms_without(learned, Rows(X, normalize=self.normalize).all(), learner)
+        return restore(store(atoms, self.precision_), X.shape[1]), mass
 
     @property
     def keeps_every_row(self) -> bool:
@@ -231,7 +231,12 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         )
         self._coder = self.coder()
 
-    def coder(self, discount: Matrix | None = None, atoms: Matrix | None = None) -> Coder:
+    def coder(
+        self,
+        discount: Matrix | None = None,
+        atoms: Matrix | None = None,
+        penalty: FloatArray | None = None,
+    ) -> Coder:
         """A coder for these atoms; `discount` lowers all keys of a row by the same amount."""
         atoms = self.atoms_ if atoms is None else atoms
         return coder_of(self.search)(
@@ -239,6 +244,7 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             self.bandwidth_,
             normalize=self.normalize,
             discount=discount,
+            penalty=penalty,
         )
 
     def encode(self, X: Any) -> Codes:

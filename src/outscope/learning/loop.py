@@ -222,8 +222,8 @@ def _learned(learner: Learner, look: Look | None) -> Learned:
     )
 
 
-def atoms_without(learned: Learned, rows: Matrix, learner: Learner) -> Matrix:
-    """The atoms as they would be without some of the rows they were learned from.
+def atoms_without(learned: Learned, rows: Matrix, learner: Learner) -> tuple[Matrix, FloatArray]:
+    """The atoms and masses as they would be without some of the rows they were learned from.
 
     Atoms are averages, so a row's contribution can be subtracted again; an atom that no other row
     uses is dropped. The rows' influence on the initial atoms remains.
@@ -233,7 +233,7 @@ def atoms_without(learned: Learned, rows: Matrix, learner: Learner) -> Matrix:
     left = learned.statistics.minus(part)
     left.mass[left.usage < 0.5] = 0.0
     used = left.mass > 0.0
-    return unit_if_cosine(left.new_atoms(learned.atoms)[used], learner.recipe)
+    return unit_if_cosine(left.new_atoms(learned.atoms)[used], learner.recipe), left.mass[used]
 
 
 def merge_atoms(

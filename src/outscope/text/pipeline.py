@@ -25,6 +25,7 @@ from outscope.io import models
 from outscope.text.cache import VectorCache
 from outscope.text.encoders import Advance, Encoder, TransformerEncoder, check_texts, make_encoder
 from outscope.text.saved import FITTED, RULES
+from outscope.text.suspects import TextSuspects
 from outscope.text.teaching import TaughtByTexts
 from outscope.text.weights import DEFAULT, HUB_NAME, check_copied, deciding_files
 
@@ -52,7 +53,7 @@ class Verdict:
         return asdict(self)
 
 
-class TextDetector(TaughtByTexts, OutlierMixin, BaseEstimator):
+class TextDetector(TaughtByTexts, TextSuspects, OutlierMixin, BaseEstimator):
     """Flags texts that are unlike those it was fitted on.
 
     `encoder` is a model name, a folder (including one written by `outscope finetune`), a loaded
@@ -124,6 +125,7 @@ class TextDetector(TaughtByTexts, OutlierMixin, BaseEstimator):
                 noun="texts",
             )
             self._remember(texts, fit)
+            self._remember_suspects(texts)
             self._learn_classes(rows, y)
             if outside is not None:
                 self.refuse(outside, in_scope=texts)

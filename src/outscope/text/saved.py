@@ -11,6 +11,7 @@ from outscope._parameters import SEED, Rule, between, one_of
 from outscope.detectors.base import Detector
 from outscope.detectors.methods import METHODS
 from outscope.io import schema
+from outscope.text.suspects import SUSPECTED
 
 ENCODER_SETTINGS = ("layer", "max_length", "batch_size", "pairs", "seed")
 
@@ -63,4 +64,5 @@ FITTED = {
     "remembered_texts_": schema.texts("r"),
     "labels_": schema.or_none(schema.labels("c")),
     "class_means_": schema.Field(_are_means, "a mean for each label"),
+    **SUSPECTED,
 }
