@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from outscope.detectors.methods import make_detector
     from outscope.detectors.nnk import NNKDetector
     from outscope.errors import (
+        EncoderError,
         InputError,
         MissingExtraError,
         ModelFileError,
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
     from outscope.io.sources import distributed
     from outscope.learning.dictionary import NNKMeans
     from outscope.loading import load
-    from outscope.text.encoders import make_encoder
+    from outscope.text.choosing import make_encoder
     from outscope.text.pipeline import TextDetector, Verdict
+    from outscope.text.remote import RemoteEncoder
 
 __version__ = "0.2.0"
 
@@ -48,6 +50,7 @@ __all__ = [
     "ConformalThreshold",
     "D2UDetector",
     "Detector",
+    "EncoderError",
     "EnergyDetector",
     "Evidence",
     "Explanation",
@@ -63,6 +66,7 @@ __all__ = [
     "NoPromiseWarning",
     "OutscopeError",
     "Promise",
+    "RemoteEncoder",
     "TextDetector",
     "Verdict",
     "distributed",
@@ -81,11 +85,13 @@ _HOMES = {
     "detectors.explanation": "Evidence Explanation",
     "detectors.methods": "make_detector",
     "detectors.nnk": "NNKDetector",
-    "errors": "InputError MissingExtraError ModelFileError NoPromiseWarning OutscopeError",
+    "errors": "EncoderError InputError MissingExtraError ModelFileError NoPromiseWarning "
+    "OutscopeError",
     "io.sources": "distributed",
     "learning.dictionary": "NNKMeans",
     "loading": "load",
-    "text.encoders": "make_encoder",
+    "text.choosing": "make_encoder",
+    "text.remote": "RemoteEncoder",
     "text.pipeline": "TextDetector Verdict",
 }
 

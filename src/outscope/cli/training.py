@@ -37,7 +37,7 @@ def embed(options: Any) -> None:
     from outscope.io.files import check_writable, write_columns, write_matrix
     from outscope.io.texts import read_texts
     from outscope.text.cache import VectorCache
-    from outscope.text.encoders import make_encoder
+    from outscope.text.choosing import make_encoder
     from outscope.text.weights import DEFAULT
 
     check_writable(options.out)

@@ -23,7 +23,9 @@ from outscope.detectors.thresholded import USUAL_RATE
 from outscope.errors import InputError, ModelFileError
 from outscope.io import models
 from outscope.text.cache import VectorCache
-from outscope.text.encoders import Advance, Encoder, TransformerEncoder, check_texts, make_encoder
+from outscope.text.choosing import make_encoder, recorded_encoder
+from outscope.text.encoders import Advance, Encoder, TransformerEncoder, check_texts
+from outscope.text.remote import RemoteEncoder, is_address
 from outscope.text.saved import FITTED, RULES
 from outscope.text.weights import DEFAULT, HUB_NAME, check_copied, deciding_files
 
@@ -309,6 +311,11 @@ class TextDetector(OutlierMixin, BaseEstimator):
             self._vectors = held
         return held
 
+    def check_encoder(self) -> None:
+        """Raise if the encoder is no longer the one used in fit; a remote one is asked now."""
+        check_is_fitted(self, "detector_")
+        self._checked_encoder().check()
+
     def _checked_encoder(self) -> Encoder:
         """The encoder, after checking that it is the one used in fit."""
         if not hasattr(self, "_encoder"):
@@ -317,7 +324,7 @@ class TextDetector(OutlierMixin, BaseEstimator):
                     f"this detector was fitted with the encoder {self.encoder_name_!r}, which is "
                     "not saved with it; load it with outscope.load(path, encoder=…)"
                 )
-            made = make_encoder(self.encoder, **json.loads(self.encoder_settings_))
+            made = recorded_encoder(self.encoder, json.loads(self.encoder_settings_))
             if made.fingerprint() != self.encoder_fingerprint_:
                 raise ModelFileError(
                     f"the encoder {made.name!r} is not the one this detector was fitted with "
@@ -355,7 +362,7 @@ class TextDetector(OutlierMixin, BaseEstimator):
             )
         folder = encoder.folder
         if folder is None:
-            return None, None
+            return encoder.address, None
         if not encoder.local:
             return encoder.name, None  # a name that anyone can resolve
         name = f"encoder-{self.encoder_fingerprint_[:16]}"
@@ -369,6 +376,8 @@ class TextDetector(OutlierMixin, BaseEstimator):
             self._checked_encoder()
         elif self.encoder is not None and self.encoder.startswith(BESIDE):
             self.encoder = str(check_copied(Path(path), self.encoder.removeprefix(BESIDE)))
+        elif self.encoder is not None and is_address(self.encoder):
+            self.encoder = RemoteEncoder.recorded(self.encoder, json.loads(self.encoder_settings_))
         elif self.encoder is not None and (
             not HUB_NAME.fullmatch(self.encoder) or Path(self.encoder).exists()
         ):
