@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from outscope.learning.dictionary import NNKMeans
     from outscope.loading import load
     from outscope.text.choosing import make_encoder
-    from outscope.text.pipeline import TextDetector, Verdict
+    from outscope.text.pipeline import TextDetector
     from outscope.text.remote import RemoteEncoder
+    from outscope.text.verdict import Verdict
 
 __version__ = "0.2.0"
 
@@ -92,7 +93,8 @@ _HOMES = {
     "loading": "load",
     "text.choosing": "make_encoder",
     "text.remote": "RemoteEncoder",
-    "text.pipeline": "TextDetector Verdict",
+    "text.verdict": "Verdict",
+    "text.pipeline": "TextDetector",
 }
 
 

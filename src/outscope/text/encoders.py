@@ -313,3 +313,15 @@ def check_texts(texts: Any, name: str = "texts") -> list[str]:
                 "not a character; decode its source again as UTF-8 or UTF-16"
             ) from error
     return [str(text) for text in found]
+
+
+def refuse_empty(texts: list[str]) -> None:
+    """Refuse texts to learn from that say nothing."""
+    empty = [i for i, text in enumerate(texts) if not text.strip()]
+    if not texts:
+        raise InputError("texts has 0 texts; give in-scope texts")
+    if empty:
+        raise InputError(
+            f"texts has {len(empty)} empty texts (the first is texts[{empty[0]}]), which say "
+            "nothing about what is in scope; drop them"
+        )

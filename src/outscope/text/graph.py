@@ -60,6 +60,13 @@ def read_shape(folder: Path) -> Shape:
     limits = _json(folder / "sentence_bert_config.json")
     told = _json(folder / "config_sentence_transformers.json")
     prompts = told.get("prompts") or {}
+    lengths = (
+        limits.get("max_seq_length"),
+        _json(folder / "tokenizer_config.json").get("model_max_length"),
+        config["max_position_embeddings"],
+    )
+    if limits.get("do_lower_case"):
+        raise _refused(folder, "do_lower_case is True, not False")
     return Shape(
         config["num_hidden_layers"],
         config["num_attention_heads"],
@@ -67,10 +74,7 @@ def read_shape(folder: Path) -> Shape:
         config["layer_norm_eps"],
         pooling,
         normalised,
-        min(
-            limits.get("max_seq_length") or config["max_position_embeddings"],
-            config["max_position_embeddings"],
-        ),
+        min(filter(None, lengths)),
         prompts.get(told.get("default_prompt_name") or "", "") or "",
     )
 
@@ -143,7 +147,7 @@ class _Graph:
 
     def constant(self, name: str, value: Any) -> str:
         if name not in self.constants:
-            array = np.ascontiguousarray(value)
+            array = np.array(value, order="C")
             self.constants[name] = self.onnx.numpy_helper.from_array(array, name)
         return name
 

@@ -6,7 +6,6 @@ import copy
 import json
 import logging
 import os
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,32 +23,18 @@ from outscope.errors import InputError, ModelFileError
 from outscope.io import models
 from outscope.text.cache import VectorCache
 from outscope.text.choosing import make_encoder, recorded_encoder
-from outscope.text.encoders import Advance, Encoder, TransformerEncoder, check_texts
+from outscope.text.encoders import Advance, Encoder, TransformerEncoder, check_texts, refuse_empty
+from outscope.text.given import GIVEN, GivenVectors, as_vectors
 from outscope.text.remote import RemoteEncoder, is_address
 from outscope.text.saved import FITTED, RULES
+from outscope.text.verdict import OUT_OF_SCOPE, Verdict
 from outscope.text.weights import DEFAULT, HUB_NAME, check_copied, deciding_files
 
 logger = logging.getLogger("outscope")
 
 NEAREST = 3
-OUT_OF_SCOPE = "out of scope"
 # Prefix of a saved encoder's name: its folder is beside the manifest.
 BESIDE = "@"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The result for one text."""
-
-    ood_score: float  # higher = stranger
-    p_value: float | None  # chance of an in-scope text at least this strange, if calibrated
-    is_ood: bool
-    label: Any  # class, or "out of scope"; None if no labels were given
-    nearest: tuple[str, ...]  # in-scope texts most like it
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return asdict(self)
 
 
 class TextDetector(OutlierMixin, BaseEstimator):
@@ -85,10 +70,20 @@ class TextDetector(OutlierMixin, BaseEstimator):
 
     # ---- learning
 
-    def fit(self, texts: Any, labels: Any = None, *, advance: Advance = lambda done: None) -> Self:
-        """Learn what is in scope and, with labels, the classes."""
+    def fit(
+        self,
+        texts: Any,
+        labels: Any = None,
+        *,
+        vectors: Any = None,
+        advance: Advance = lambda done: None,
+    ) -> Self:
+        """Learn what is in scope and, with labels, the classes.
+
+        With `vectors`, one for each text, no encoder is used, here and later.
+        """
         texts = check_texts(texts)
-        self._refuse_empty(texts)
+        refuse_empty(texts)
         y = None if labels is None else check_labels(labels, len(texts))
         if y is not None and OUT_OF_SCOPE in y.tolist():
             raise InputError(
@@ -97,8 +92,8 @@ class TextDetector(OutlierMixin, BaseEstimator):
             )
         with all_or_nothing(self):
             self.detector_ = self._new_detector()
-            self._encoder = make_encoder(self.encoder)
-            rows = self._features(texts, advance)
+            self._encoder: Encoder = self._new_encoder(vectors)
+            rows = self._features(texts, vectors, advance)
             self.encoder_name_ = self._encoder.name
             self.encoder_fingerprint_ = self._encoder.fingerprint()
             self.encoder_settings_ = json.dumps(self._encoder.settings())
@@ -117,16 +112,10 @@ class TextDetector(OutlierMixin, BaseEstimator):
             self._learn_classes(rows, y)
         return self
 
-    @staticmethod
-    def _refuse_empty(texts: list[str]) -> None:
-        empty = [i for i, text in enumerate(texts) if not text.strip()]
-        if not texts:
-            raise InputError("texts has 0 texts; give in-scope texts")
-        if empty:
-            raise InputError(
-                f"texts has {len(empty)} empty texts (the first is texts[{empty[0]}]), which say "
-                "nothing about what is in scope; drop them"
-            )
+    def _new_encoder(self, vectors: Any) -> Encoder:
+        if vectors is not None:
+            return GivenVectors()
+        return make_encoder(DEFAULT if self.encoder is None else self.encoder)
 
     def _new_detector(self) -> Detector:
         if isinstance(self.detector, Detector):
@@ -164,7 +153,12 @@ class TextDetector(OutlierMixin, BaseEstimator):
             self.class_means_ = means.astype(np.float32)
 
     def calibrate(
-        self, texts: Any, *, fpr: float | None = None, confidence: float | None = None
+        self,
+        texts: Any,
+        *,
+        fpr: float | None = None,
+        confidence: float | None = None,
+        vectors: Any = None,
     ) -> Self:
         """Set the threshold from in-scope texts used neither in fit nor in fine-tuning.
 
@@ -172,7 +166,7 @@ class TextDetector(OutlierMixin, BaseEstimator):
         """
         check_is_fitted(self, "detector_")
         texts = check_texts(texts)
-        self._refuse_empty(texts)
+        refuse_empty(texts)
         seen = self._checked_encoder().has_seen(texts)
         if seen is not None and seen.any():
             if seen.all():
@@ -184,8 +178,10 @@ class TextDetector(OutlierMixin, BaseEstimator):
                 "left out %d of %d texts that the encoder was trained on", seen.sum(), len(texts)
             )
             texts = [text for text, known in zip(texts, seen, strict=True) if not known]
+            vectors = None if vectors is None else np.asarray(vectors)[~seen]
         rate = self._rate() if fpr is None else fpr
-        self.detector_.calibrate(self.rows_of(texts), fpr=rate, confidence=confidence)
+        rows = self.rows_of(texts, vectors=vectors)
+        self.detector_.calibrate(rows, fpr=rate, confidence=confidence)
         return self
 
     def set_threshold(
@@ -222,24 +218,28 @@ class TextDetector(OutlierMixin, BaseEstimator):
         """scikit-learn's sign: below 0 = out of scope."""
         return self.score_samples(texts) + self.threshold_
 
-    def ood_score(self, texts: Any, *, advance: Advance = lambda done: None) -> FloatArray:
+    def ood_score(
+        self, texts: Any, *, vectors: Any = None, advance: Advance = lambda done: None
+    ) -> FloatArray:
         """How strange each text is; higher = stranger."""
-        rows = self.rows_of(texts, advance)
+        rows = self.rows_of(texts, advance, vectors=vectors)
         return self.detector_.ood_score(rows)
 
-    def is_ood(self, texts: Any) -> BoolArray:
+    def is_ood(self, texts: Any, *, vectors: Any = None) -> BoolArray:
         """True where a text is out of scope at the current threshold."""
-        scores = self.ood_score(texts)
+        scores = self.ood_score(texts, vectors=vectors)
         return self.detector_.decide(scores).is_ood
 
-    def p_value(self, texts: Any) -> FloatArray:
+    def p_value(self, texts: Any, *, vectors: Any = None) -> FloatArray:
         """Conformal p-value: the chance of an in-scope text at least this strange."""
-        rows = self.rows_of(texts)
+        rows = self.rows_of(texts, vectors=vectors)
         return self.detector_.p_value(rows)
 
-    def predict(self, texts: Any, *, advance: Advance = lambda done: None) -> list[Verdict]:
+    def predict(
+        self, texts: Any, *, vectors: Any = None, advance: Advance = lambda done: None
+    ) -> list[Verdict]:
         """A verdict on each text."""
-        return self.judge(self.rows_of(texts, advance))
+        return self.judge(self.rows_of(texts, advance, vectors=vectors))
 
     def judge(self, rows: Matrix) -> list[Verdict]:
         """A verdict on each row from `rows_of`."""
@@ -283,20 +283,28 @@ class TextDetector(OutlierMixin, BaseEstimator):
 
     # ---- texts to rows
 
-    def rows_of(self, texts: Any, advance: Advance = lambda done: None) -> Matrix:
-        """Rows of texts as the detector takes them; computed once, then cached."""
+    def rows_of(
+        self, texts: Any, advance: Advance = lambda done: None, *, vectors: Any = None
+    ) -> Matrix:
+        """Rows of texts as the detector takes them; computed once, then cached, if not given."""
         check_is_fitted(self, "detector_")
         texts = check_texts(texts)
         if not texts:
             raise InputError("texts has 0 texts; give at least one")
+        if vectors is not None:
+            advance(len(texts))
+            return as_vectors(vectors, len(texts), width=self.detector_.n_features_in_)
         encoder = self._checked_encoder()
         return encoder.features(texts, self.detector_.needs, cache=self._cache(), advance=advance)
 
-    def _features(self, texts: list[str], advance: Advance) -> Matrix:
+    def _features(self, texts: list[str], vectors: Any, advance: Advance) -> Matrix:
+        self.encoder_classes_: Any = None
+        if vectors is not None:
+            advance(len(texts))
+            return as_vectors(vectors, len(texts))
         rows = self._encoder.features(
             texts, self.detector_.needs, cache=self._cache(), advance=advance
         )
-        self.encoder_classes_: Any = None
         if isinstance(self._encoder, TransformerEncoder) and self._encoder.is_classifier:
             self.encoder_classes_ = self._encoder.classes
         return rows
@@ -319,6 +327,9 @@ class TextDetector(OutlierMixin, BaseEstimator):
     def _checked_encoder(self) -> Encoder:
         """The encoder, after checking that it is the one used in fit."""
         if not hasattr(self, "_encoder"):
+            if self.encoder_fingerprint_ == GIVEN:
+                self._encoder = GivenVectors()
+                return self._encoder
             if self.encoder is None:
                 raise InputError(
                     f"this detector was fitted with the encoder {self.encoder_name_!r}, which is "

@@ -70,7 +70,7 @@ def _are_classes(value: Any, seen: schema.Seen) -> bool:
 
 
 RULES = {
-    "encoder": Rule(lambda v: v is None or isinstance(v, str), "a name or None"),
+    "encoder": Rule(lambda v: v is None or isinstance(v, str), "a name, an address or None"),
     "detector": one_of(*METHODS) | Rule(lambda v: isinstance(v, Detector), "a detector"),
     "contamination": one_of(None) | between(0, 0.5),
     "holdout": one_of("auto")
