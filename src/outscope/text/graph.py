@@ -163,13 +163,13 @@ class _Graph:
         multiply = self._fp32
         if self.precision == "int8":
             multiply = self._int8_blocks if spread and len(weight) % BLOCK == 0 else self._int8
-        product = multiply(x, weight, f"{out}.xw")
-        return self.add("Add", [product, self.constant(f"{out}.bias", bias)], out)
+        return multiply(x, weight, self.constant(f"{out}.bias", bias), out)
 
-    def _fp32(self, x: str, weight: Array, out: str) -> str:
-        return self.add("MatMul", [x, self.constant(f"{out}.weight", weight)], out)
+    def _fp32(self, x: str, weight: Array, bias: str, out: str) -> str:
+        product = self.add("MatMul", [x, self.constant(f"{out}.weight", weight)], f"{out}.xw")
+        return self.add("Add", [product, bias], out)
 
-    def _int8(self, x: str, weight: Array, out: str) -> str:
+    def _int8(self, x: str, weight: Array, bias: str, out: str) -> str:
         """8-bit weights, symmetric with one scale per column; activations as they come."""
         scale = np.maximum(np.abs(weight).max(axis=0), 1e-12) / np.float32(127)
         whole = np.round(weight / scale).astype(np.int8)
@@ -184,12 +184,14 @@ class _Graph:
                 parts[1],
                 self.constant(f"{out}.scale", scale.astype(np.float32)),
                 parts[2],
+                "",
+                bias,
             ],
             out,
             domain="com.microsoft",
         )
 
-    def _int8_blocks(self, x: str, weight: Array, out: str) -> str:
+    def _int8_blocks(self, x: str, weight: Array, bias: str, out: str) -> str:
         """8-bit weights and activations with a scale for each block of a column or row.
 
         It costs little more, and one large number spoils its own block only.
@@ -201,7 +203,8 @@ class _Graph:
         names = [self.constant(f"{out}.weight", whole)]
         names.append(self.constant(f"{out}.scale", scale.astype(np.float32)))
         settings = {"K": depth, "N": width, "bits": 8, "block_size": BLOCK, "accuracy_level": 4}
-        return self.add("MatMulNBits", [x, *names], out, domain="com.microsoft", **settings)
+        inputs = [x, *names, "", "", bias]
+        return self.add("MatMulNBits", inputs, out, domain="com.microsoft", **settings)
 
     def norm(self, x: str, name: str, out: str, epsilon: float) -> str:
         """LayerNorm."""
