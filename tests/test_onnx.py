@@ -1,195 +1,202 @@
-"""ONNX export: the graph gives the detector's own scores, in ONNX Runtime."""
+"""The encoder on ONNX Runtime: torch's rows, exported once, and models that say what they need."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+import sys
+
 import numpy as np
 import pytest
-from plugs import INSIDE, OUTSIDE, fitted
+from tiny import labelled_texts, tiny_encoder
 
-from outscope import ClasswiseNNKDetector, InputError, KNNDetector, MissingExtraError, NNKDetector
+import outscope
+from outscope import InputError, MissingExtraError, ModelFileError, TextDetector, make_encoder
 from outscope.cli import main
-from outscope.engine.kernels.nnls import solve_batch
+from outscope.text import choosing, graph, onnx_encoder
+from outscope.text.encoders import TransformerEncoder
+from outscope.text.onnx_encoder import OnnxEncoder
 
-onnx = pytest.importorskip("onnx", reason="onnx is not installed")
-runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-
-from outscope.integrations.onnx_export import export_onnx, onnx_model  # noqa: E402
-from outscope.integrations.onnx_graph import Graph  # noqa: E402
-from outscope.integrations.onnx_solver import solve_energy  # noqa: E402
-
-PAPER = {"kernel": "cosine", "update": "mod", "n_neighbors": 20, "n_fit_neighbors": None}
-
-
-def scorer(model):
-    quiet = runtime.SessionOptions()
-    quiet.intra_op_num_threads = quiet.inter_op_num_threads = 1
-    content = model if isinstance(model, str) else model.SerializeToString()
-    session = runtime.InferenceSession(content, quiet, providers=["CPUExecutionProvider"])
-    return lambda rows: session.run(["ood_score", "is_ood"], {"rows": rows.astype(np.float32)})
+STRANGE = ["", " ", "word " * 900, "emoji 🚲🎉", "日本語", "a\x00b", "tab\there"]
+TEXTS = labelled_texts(40)[0] + STRANGE
 
 
 @pytest.fixture(scope="module")
-def queries(blobs):
-    train, _, fresh, far = blobs
-    zero, lengths = np.zeros((1, 24)), 10.0 ** np.arange(-3, 3)[:, None]
-    return np.concatenate([train[::5], fresh, far, -train[:9], zero, fresh[:6] * lengths])
+def tiny(tmp_path_factory):
+    return tiny_encoder(tmp_path_factory.mktemp("models") / "tiny")
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
-        NNKDetector(),
-        NNKDetector(n_atoms=20, precision="int8"),
-        NNKDetector(n_atoms=4, n_neighbors=10),
-        NNKDetector(n_atoms=30, **PAPER),
-        NNKDetector(normalize=False),
-        NNKDetector(n_atoms=40, common=0.8),
-        NNKDetector(n_atoms=40, whitening=0.7, lengths=0.5),
-        ClasswiseNNKDetector(n_atoms=9),
-        ClasswiseNNKDetector(n_atoms=9, n_neighbors=4, common=0.0),
-        ClasswiseNNKDetector(n_atoms=9, **PAPER),
-        ClasswiseNNKDetector(n_atoms=9, whitening=0.0, lengths=0.0, normalize=False),
-        ClasswiseNNKDetector(n_atoms=9, whitening=0.5, lengths=0.0, kernel="cosine"),
-        ClasswiseNNKDetector(n_atoms=9, whitening=0.5, lengths=1.0),
-    ],
-    ids=str,
-)
-def test_scores_and_decisions_are_the_detectors_own(made, blobs, queries):
-    train, labels, _, _ = blobs
-    detector = made.set_params(random_state=0).fit(train, labels)
-    ours = detector.ood_score(queries.astype(np.float32))
-    scores, strange = scorer(onnx_model(detector))(queries)
-    np.testing.assert_allclose(scores, ours, rtol=1e-11, atol=1e-12)
-    clear = np.abs(ours - detector.threshold_) > 1e-9
-    np.testing.assert_array_equal(strange[clear], detector.decide(ours).is_ood[clear])
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("OUTSCOPE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
-def test_classes_of_very_different_sizes(blobs, queries):
-    train, labels, _, _ = blobs
-    few = np.r_[0:60, 60:63, 120:121]
-    detector = ClasswiseNNKDetector(n_atoms=40, random_state=0).fit(train[few], labels[few])
-    ours = detector.ood_score(queries.astype(np.float32))
-    np.testing.assert_allclose(
-        scorer(onnx_model(detector))(queries)[0], ours, rtol=1e-11, atol=1e-12
-    )
-    one = ClasswiseNNKDetector(n_atoms=9, random_state=0).fit(train)
-    ours = one.ood_score(queries.astype(np.float32))
-    np.testing.assert_allclose(scorer(onnx_model(one))(queries)[0], ours, rtol=1e-11, atol=1e-12)
+def test_rows_are_those_of_torch_but_for_rounding():
+    """On the real default, which runs on ONNX Runtime by itself where that is installed."""
+    encoder = make_encoder()
+    assert isinstance(encoder, OnnxEncoder)
+    torch_rows = make_encoder(backend="torch").encode(TEXTS)
+    np.testing.assert_allclose(encoder.encode(TEXTS), torch_rows, atol=2e-6)
+    rough = make_encoder(backend="onnx-int8").encode(TEXTS)
+    assert 0.97 < (rough * torch_rows).sum(axis=1).min() < 0.9999, "near, and not the same"
 
 
-@pytest.mark.filterwarnings("ignore::outscope.errors.InScopeExampleWarning")
-@pytest.mark.parametrize("lessons", ["refuse", "accept", "both"])
-@pytest.mark.parametrize(
-    "made",
-    [
-        NNKDetector(n_atoms=40),
-        NNKDetector(n_atoms=30, **PAPER),
-        ClasswiseNNKDetector(n_atoms=9, whitening=0.5, lengths=1.0),
-    ],
-    ids=str,
-)
-def test_what_was_taught_counts(made, lessons, blobs, queries):
-    train, labels, fresh, far = blobs
-    detector = made.set_params(random_state=0).fit(train, labels)
-    before = detector.ood_score(queries.astype(np.float32))
-    if lessons != "accept":
-        detector.refuse(np.concatenate([fresh[:1], -fresh[30:33]]))
-    if lessons != "refuse":
-        detector.accept(far[:5])
-    ours = detector.ood_score(queries.astype(np.float32))
-    assert (ours != before).any()
-    np.testing.assert_allclose(
-        scorer(onnx_model(detector))(queries)[0], ours, rtol=1e-11, atol=1e-12
+@pytest.mark.parametrize("change", ["as it is", "first token", "bare", "short"])
+def test_pooling_and_length_are_the_models_own(tiny, tmp_path, change):
+    from sentence_transformers import SentenceTransformer
+
+    folder, settings = tmp_path / "model", {"max_length": 9} if change == "short" else {}
+    shutil.copytree(tiny, folder)
+    if change == "first token":
+        told = json.loads((folder / "1_Pooling" / "config.json").read_text())
+        told = {name: value for name, value in told.items() if "pooling_mode" not in name}
+        told["pooling_mode"] = "cls"
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps(told))
+    if change == "bare":
+        (folder / "modules.json").unlink()
+    model = SentenceTransformer(str(folder), device="cpu")
+    if change == "short":
+        model.max_seq_length = 9
+    found = OnnxEncoder(folder, **settings).encode(TEXTS)
+    np.testing.assert_allclose(found, model.encode(TEXTS), atol=2e-6)
+
+
+@pytest.mark.parametrize("precision", graph.PRECISIONS)
+def test_a_row_depends_neither_on_company_nor_on_threads(tiny, precision):
+    encoder = OnnxEncoder(tiny, precision=precision, threads=1, batch_size=8)
+    whole = encoder.encode(TEXTS)
+    for i in (0, 21, len(TEXTS) - 1):
+        np.testing.assert_allclose(encoder.encode([TEXTS[i]])[0], whole[i], atol=1e-6)
+    np.testing.assert_array_equal(
+        OnnxEncoder(tiny, precision=precision, threads=3, batch_size=8).encode(TEXTS), whole
     )
 
 
-def test_local_problems_are_solved_exactly():
-    """Random problems, many with equal or dependent atoms, against the engine's solver."""
-    rng, k, p = np.random.default_rng(0), 12, 400
-    atoms = rng.normal(size=(p, k, 8)) * rng.uniform(0.2, 1.0, size=(p, 1, 1)) + 0.5
-    atoms[::3, 5] = atoms[::3, 2]
-    atoms[1::3, 7] = 0.5 * (atoms[1::3, 3] + atoms[1::3, 4])
-    grams = atoms @ atoms.transpose(0, 2, 1)
-    targets = (atoms @ rng.normal(size=(p, 8, 1)))[:, :, 0]
-    codes = np.empty((p, k))
-    solve_batch(grams, targets, codes)
-    graph = Graph()
-    energy = solve_energy(graph, "gram", "targets", k)
-    helper, double = onnx.helper, onnx.TensorProto.DOUBLE
-    given = [
-        helper.make_tensor_value_info("gram", double, ["p", k, k]),
-        helper.make_tensor_value_info("targets", double, ["p", k]),
-    ]
-    found = [helper.make_tensor_value_info(energy, double, ["p", 1])]
-    opset = [helper.make_opsetid("", 18)]
-    model = helper.make_model(graph.finish("g", given, found), opset_imports=opset, ir_version=8)
-    session = runtime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    got = session.run(None, {"gram": grams, "targets": targets})[0][:, 0]
-    solved = ~np.isnan(got)
-    assert solved.mean() >= 0.99
-    want = (codes * targets).sum(axis=1)
-    np.testing.assert_allclose(got[solved], want[solved], rtol=1e-9, atol=1e-9)
+def test_the_export_is_made_once_and_again_if_it_is_damaged(tiny, cache, monkeypatch):
+    made = []
+    original = onnx_encoder.export
+    monkeypatch.setattr(onnx_encoder, "export", lambda *a: made.append(a) or original(*a))
+    rows = OnnxEncoder(tiny).encode(TEXTS)
+    np.testing.assert_array_equal(OnnxEncoder(tiny).encode(TEXTS), rows)
+    assert len(made) == 1
+    (file,) = (cache / "onnx").glob("*.onnx")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 255
+    file.write_bytes(content)
+    np.testing.assert_array_equal(OnnxEncoder(tiny).encode(TEXTS), rows)
+    assert len(made) == 2
+    OnnxEncoder(tiny, precision="int8").encode(TEXTS[:2])
+    assert len(list((cache / "onnx").glob("*.onnx"))) == 2
 
 
-def test_rows_with_nan_are_not_in_scope(blobs):
-    detector = NNKDetector(n_atoms=20, random_state=0).fit(blobs[0])
-    rows = blobs[2][:3].copy()
-    rows[1, 4] = np.nan
-    scores, strange = scorer(onnx_model(detector))(rows)
-    assert np.isnan(scores).tolist() == [False, True, False]
-    assert strange[1]
-    np.testing.assert_allclose(scores[[0, 2]], detector.ood_score(rows[[0, 2]]), rtol=1e-11)
+def test_without_a_usable_cache_it_works_all_the_same(tiny, cache, caplog):
+    cache.write_text("a file where the folder should be")
+    assert OnnxEncoder(tiny).encode(TEXTS[:3]).shape == (3, 32)
+    assert "is not kept" in caplog.text
 
 
-def test_export_from_the_command_line(blobs, tmp_path, capsys):
-    detector = NNKDetector(n_atoms=20, random_state=0).fit(blobs[0]).calibrate(blobs[2], fpr=0.1)
+def test_texts_that_are_cut_are_told(tiny, caplog):
+    OnnxEncoder(tiny).encode(["pay my bill " * 99, "open the door"])
+    assert "1 of 2 texts are longer than the 32 tokens that the encoder reads" in caplog.text
+
+
+def test_fingerprints_tell_the_backends_apart(tiny):
+    made = [make_encoder(tiny, backend=b) for b in ("torch", "onnx", "onnx-int8")]
+    made.append(make_encoder(tiny, backend="onnx", max_length=9))
+    assert len({encoder.fingerprint() for encoder in made}) == 4
+    assert isinstance(make_encoder(tiny), TransformerEncoder), "auto is for the default encoder"
+
+
+@pytest.mark.parametrize("backend", ["onnx", "onnx-int8", "torch"])
+def test_a_saved_model_comes_back_with_its_backend(tiny, tmp_path, backend):
+    detector = TextDetector(make_encoder(tiny, backend=backend), "knn", cache=False)
+    scores = detector.fit(TEXTS[:40]).ood_score(TEXTS)
     detector.save(tmp_path / "model")
-    file = tmp_path / "scorer.onnx"
-    assert main(["export", str(tmp_path / "model"), "--out", str(file)]) == 0
-    assert "rows (n, 24) float32" in capsys.readouterr().err
-    scores, strange = scorer(str(file))(blobs[3])
-    np.testing.assert_allclose(scores, detector.ood_score(blobs[3]), rtol=1e-11)
-    assert strange.all()
-    notes = {entry.key: entry.value for entry in onnx.load(file).metadata_props}
-    assert float(notes["threshold"]) == detector.threshold_
-    assert "10 %" in notes["promise"]
+    loaded = outscope.load(tmp_path / "model")
+    loaded.cache = False
+    np.testing.assert_array_equal(loaded.ood_score(TEXTS), scores)
+    assert type(loaded._encoder) is type(detector._encoder)
+    others = {"onnx": "torch", "onnx-int8": "onnx", "torch": "onnx"}
+    with pytest.raises(ModelFileError, match="is not the one this detector was fitted with"):
+        outscope.load(tmp_path / "model", encoder=make_encoder(tiny, backend=others[backend]))
 
 
-def test_of_a_model_of_texts_the_rest_after_the_encoder_is_exported(tmp_path, capsys):
-    detector, folder = fitted(tmp_path)
-    file = tmp_path / "scorer.onnx"
-    assert main(["export", folder, "--out", str(file)]) == 0
-    assert "the file does not contain" in capsys.readouterr().err
-    texts = [INSIDE, OUTSIDE]
-    scores, strange = scorer(str(file))(detector.rows_of(texts))
-    np.testing.assert_allclose(scores, detector.ood_score(texts), rtol=1e-11)
-    assert strange.tolist() == [False, True]
-
-
-def test_what_cannot_be_exported_says_so(blobs, tmp_path, capsys, monkeypatch):
-    with pytest.raises(InputError, match="KNNDetector cannot be exported to ONNX; give"):
-        onnx_model(KNNDetector().fit(blobs[0]))
-    narrow = NNKDetector(n_atoms=30, **PAPER).fit(blobs[0][:, :8])
-    with pytest.raises(InputError, match="n_neighbors=20 atoms of 8 numbers depend on each other"):
-        onnx_model(narrow)
-    detector = NNKDetector(n_atoms=20).fit(blobs[0])
-    with pytest.raises(InputError, match=r"ends in \.onnx"):
-        export_onnx(detector, tmp_path / "scorer.pb")
-    detector.save(tmp_path / "model")
-    assert main(["export", str(tmp_path / "model"), "--out", str(tmp_path / "no" / "a.onnx")]) == 2
-    assert "no" in capsys.readouterr().err
-    monkeypatch.setitem(__import__("sys").modules, "onnx", None)
+def test_where_it_is_not_installed_a_model_says_what_to_install(tiny, tmp_path, monkeypatch):
+    TextDetector(make_encoder(tiny, backend="onnx"), "knn", cache=False).fit(TEXTS[:40]).save(
+        tmp_path / "model"
+    )
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    loaded = outscope.load(tmp_path / "model")
+    loaded.cache = False
     with pytest.raises(MissingExtraError, match=r"pip install 'outscope\[onnx\]'"):
-        onnx_model(detector)
+        loaded.ood_score(TEXTS)
+    monkeypatch.setattr(choosing, "is_installed", lambda: False)
+    assert isinstance(make_encoder(), TransformerEncoder)
 
 
-@pytest.mark.embeddings
-def test_on_real_embeddings(embeddings):
-    data = embeddings("banking77")
-    rows = data["train_x"][:4000].astype(np.float32)
-    queries = data["test_x"][::8].astype(np.float32)
-    detector = NNKDetector(random_state=0).fit(rows)
-    scores, _ = scorer(onnx_model(detector))(queries)
-    assert np.abs(scores - detector.ood_score(queries)).max() < 1e-12
+def test_a_damaged_setting_is_refused(tiny, tmp_path):
+    TextDetector(make_encoder(tiny, backend="onnx"), "knn", cache=False).fit(TEXTS[:40]).save(
+        tmp_path / "model"
+    )
+    manifest = tmp_path / "model" / "manifest.json"
+    whole = manifest.read_text()
+    assert '\\"onnx\\"' in whole
+    for other in ('\\"auto\\"', '\\"tensorrt\\"', "5"):
+        manifest.write_text(whole.replace('\\"onnx\\"', other))
+        with pytest.raises(ModelFileError):
+            outscope.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "words"),
+    [
+        ("config.json", '"model_type": "bert"', '"model_type": "mpnet"', "model_type is 'mpnet'"),
+        ("config.json", '"hidden_act": "gelu"', '"hidden_act": "relu"', "hidden_act is 'relu'"),
+        ("modules.json", "Pooling", "Dense", "its modules are Transformer, Dense"),
+        ("config.json", '"num_hidden_layers": 3', '"num_hidden_layers": 2', "has a weight"),
+        ("config.json", '"num_hidden_layers": 3', '"num_hidden_layers": 4', "has no weight"),
+    ],
+)
+def test_a_network_of_another_kind_is_refused(tiny, tmp_path, file, old, new, words):
+    folder = tmp_path / "model"
+    shutil.copytree(tiny, folder)
+    told = (folder / file).read_text()
+    assert old in told
+    (folder / file).write_text(told.replace(old, new))
+    with pytest.raises(InputError, match=f"{words}.*use backend='torch'"):
+        OnnxEncoder(folder).encode(["a"])
+
+
+def test_what_only_torch_gives_is_refused_with_the_way_out(tiny):
+    for kind in ("logits", "smoothness"):
+        with pytest.raises(InputError, match=f"{kind} need a classifier"):
+            OnnxEncoder(tiny).features(["a"], kind)
+    with pytest.raises(InputError, match="layer is for backend='torch'"):
+        make_encoder(tiny, backend="onnx", layer=-2)
+    with pytest.raises(InputError, match="a function runs as it is"):
+        make_encoder(len, backend="onnx")
+    with pytest.raises(InputError, match="expected auto, torch, onnx, onnx-int8"):
+        make_encoder(tiny, backend="tensorrt")
+
+
+def test_torch_is_never_loaded():
+    """From texts to decisions with the real default."""
+    words = (
+        "import sys; from outscope import TextDetector; "
+        "TextDetector(detector='knn', cache=False).fit(['a b', 'b c', 'c d'] * 9); "
+        "assert not {'torch', 'transformers', 'sentence_transformers'} & {*sys.modules}"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", words], check=True)
+
+
+def test_the_command_line_takes_a_backend(tiny, tmp_path, capsys):
+    file, model = tmp_path / "texts.txt", str(tmp_path / "model")
+    file.write_text("\n".join(TEXTS[:40]))
+    fit = ["fit", str(file), "--out", model, "--method", "knn", "--encoder", str(tiny)]
+    assert main([*fit, "--backend", "tensorrt"]) == 2
+    assert "--backend 'tensorrt'" in capsys.readouterr().err
+    assert main([*fit, "--backend", "onnx-int8"]) == 0
+    assert main(["score", model, str(file)]) == 0
+    assert outscope.load(model)._checked_encoder().precision == "int8"

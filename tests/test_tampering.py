@@ -19,7 +19,7 @@ from tiny import labelled_texts, tiny_encoder
 import outscope
 from outscope import InputError, ModelFileError, TextDetector
 from outscope.io.models import MANIFEST, pack, rules_of
-from outscope.text.encoders import make_encoder
+from outscope.text.choosing import make_encoder
 
 HERE = Path(__file__).parent
 # Enough for every run of the tests; OUTSCOPE_FUZZ asks for more.

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from outscope.detectors.methods import make_detector
     from outscope.detectors.nnk import NNKDetector
     from outscope.errors import (
+        EncoderError,
         InputError,
         InScopeExampleWarning,
         MissingExtraError,
@@ -37,8 +38,10 @@ if TYPE_CHECKING:
     from outscope.io.sources import distributed
     from outscope.learning.dictionary import NNKMeans
     from outscope.loading import load
-    from outscope.text.encoders import make_encoder
-    from outscope.text.pipeline import TextDetector, Verdict
+    from outscope.text.choosing import make_encoder
+    from outscope.text.pipeline import TextDetector
+    from outscope.text.remote import RemoteEncoder
+    from outscope.text.verdict import Verdict
 
 __version__ = "0.2.0"
 
@@ -49,6 +52,7 @@ __all__ = [
     "ConformalThreshold",
     "D2UDetector",
     "Detector",
+    "EncoderError",
     "EnergyDetector",
     "Evidence",
     "Explanation",
@@ -66,6 +70,7 @@ __all__ = [
     "NoPromiseWarning",
     "OutscopeError",
     "Promise",
+    "RemoteEncoder",
     "TextDetector",
     "Verdict",
     "distributed",
@@ -84,13 +89,15 @@ _HOMES = {
     "detectors.explanation": "Evidence Explanation Lesson",
     "detectors.methods": "make_detector",
     "detectors.nnk": "NNKDetector",
-    "errors": "InScopeExampleWarning InputError MissingExtraError ModelFileError NoPromiseWarning "
+    "errors": "EncoderError InScopeExampleWarning InputError MissingExtraError ModelFileError NoPromiseWarning "
     "OutscopeError",
     "io.sources": "distributed",
     "learning.dictionary": "NNKMeans",
     "loading": "load",
-    "text.encoders": "make_encoder",
-    "text.pipeline": "TextDetector Verdict",
+    "text.choosing": "make_encoder",
+    "text.remote": "RemoteEncoder",
+    "text.verdict": "Verdict",
+    "text.pipeline": "TextDetector",
 }
 
 

@@ -12,7 +12,8 @@ from outscope._types import FloatArray
 from outscope.decisions.metrics import auroc
 from outscope.decisions.threshold import ConformalThreshold
 from outscope.text.encoders import Advance
-from outscope.text.pipeline import TextDetector, Verdict
+from outscope.text.pipeline import TextDetector
+from outscope.text.verdict import Verdict
 from outscope.text.weights import DEFAULT
 
 FALSE_ALARMS = 0.05

@@ -22,6 +22,10 @@ class MissingExtraError(OutscopeError, ImportError):
     """An optional dependency is not installed; the message contains the install command."""
 
 
+class EncoderError(OutscopeError, RuntimeError):
+    """A remote encoder did not answer, answered nonsense, or is no longer the same model."""
+
+
 class NoPromiseWarning(UserWarning):
     """A threshold is only an estimate although a promise was requested; the message says why."""
 

@@ -15,6 +15,7 @@ from outscope.cli.reading import (
     read_items,
     rows_at,
     rows_for,
+    vectors_argument,
 )
 from outscope.cli.show import TABLE_ROWS, flat, progress, sample_told, say, size, table
 from outscope.errors import InputError
@@ -25,6 +26,7 @@ def explain_arguments(explain: argparse.ArgumentParser) -> None:
     explain.add_argument("model", help="folder written by fit (an NNK method)")
     explain.add_argument("items", metavar="FILE", help=ITEMS)
     column_arguments(explain)
+    vectors_argument(explain)
     explain.add_argument(
         "--row", type=int, action="append", help="only this row, counting from 1 (repeatable)"
     )
@@ -72,7 +74,8 @@ def explain(options: Any) -> None:
     texts = None if items.texts is None else [items.texts[i] for i in places]
     rows = rows_at(items, places)
     with about(options.items):
-        taken = rows_for(model, Items(texts, rows), options.items)
+        given = None if items.vectors is None else items.vectors[places]
+        taken = rows_for(model, Items(texts, rows, vectors=given), options.items)
         found = detector.explain(taken, n_atoms=options.top)
     known = {}
     if texts is not None:

@@ -7,7 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from outscope.cli.reading import ITEMS, about, column_arguments, read_items, rows_for
+from outscope.cli.reading import (
+    ITEMS,
+    about,
+    column_arguments,
+    read_items,
+    rows_for,
+    vectors_argument,
+)
 from outscope.cli.show import progress, say, table
 from outscope.errors import InputError
 
@@ -18,6 +25,7 @@ def eval_arguments(evaluate: argparse.ArgumentParser) -> None:
     evaluate.add_argument("--inside", required=True, metavar="FILE", help=f"in scope; {ITEMS}")
     evaluate.add_argument("--outside", required=True, metavar="FILE", help="out of scope")
     column_arguments(evaluate)
+    vectors_argument(evaluate)
     evaluate.add_argument(
         "--plot", metavar="FILE", help=".html: the curve of caught against false alarms"
     )

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from outscope.cli.encoding import chosen_encoder, encoder_arguments
 from outscope.cli.reading import (
     ITEMS,
     Items,
@@ -19,6 +20,7 @@ from outscope.cli.reading import (
     on_cluster,
     read_items,
     rows_for,
+    vectors_argument,
 )
 from outscope.cli.show import progress, sample_told, say, size, told
 from outscope.cli.teaching import examples
@@ -41,7 +43,8 @@ def fit_arguments(fit: argparse.ArgumentParser) -> None:
     fit.add_argument("--preset", default="default", help="default, or paper (the paper's settings)")
     fit.add_argument("--labels", metavar="FILE", help="separate file with one label per row")
     column_arguments(fit, labels=True)
-    fit.add_argument("--encoder", metavar="NAME", help="encoder for texts: a name or a folder")
+    encoder_arguments(fit)
+    vectors_argument(fit)
     fit.add_argument(
         "--calibrate",
         metavar="FILE",
@@ -173,7 +176,14 @@ def _learn(
     with about(options.items, options.labels):
         if items.texts is not None:
             strange = None if outside is None else outside.texts
-            model.fit(items.texts, items.labels, outside=strange, advance=advance)
+            model.fit(
+                items.texts,
+                items.labels,
+                vectors=items.vectors,
+                outside=strange,
+                outside_vectors=None if outside is None else outside.vectors,
+                advance=advance,
+            )
         else:
             _fit_rows(model, items, options, held_out, advance)
     if outside is not None and items.texts is None:
@@ -268,11 +278,13 @@ def _labelled_items(options: Any) -> Items:
 
 
 def _calibrate(model: Any, held_out: Items, options: Any) -> None:
+    given: dict[str, Any] = {}
     if held_out.texts is not None and hasattr(model, "detector_"):
         rows: Any = held_out.texts
+        given = {"vectors": held_out.vectors}
     else:
         rows = rows_for(model, held_out, options.calibrate)
-    model.calibrate(rows, fpr=options.fpr, confidence=options.confidence)
+    model.calibrate(rows, **given, fpr=options.fpr, confidence=options.confidence)
 
 
 def _without_empty(items: Items, source: str, options: Any) -> Items:
@@ -295,15 +307,17 @@ def _without_empty(items: Items, source: str, options: Any) -> Items:
     if options.skip_empty:
         say(f"{source}: left out {empty} empty texts")
     labels = None if items.labels is None else [items.labels[i] for i in kept]
-    return Items(texts=[items.texts[i] for i in kept], labels=labels)
+    vectors = None if items.vectors is None else items.vectors[kept]
+    return Items(texts=[items.texts[i] for i in kept], labels=labels, vectors=vectors)
 
 
 def _text_detector(detector: Any, options: Any, held_out: Items | None) -> Any:
     from outscope.text.pipeline import TextDetector
-    from outscope.text.weights import DEFAULT
 
+    if options.vectors is not None and options.encoder is not None:
+        raise InputError("--vectors and --encoder both say where rows come from; use one of them")
     return TextDetector(
-        DEFAULT if options.encoder is None else options.encoder,
+        None if options.vectors is not None else chosen_encoder(options),
         detector,
         contamination=options.fpr,
         holdout="auto" if held_out is None else 0,

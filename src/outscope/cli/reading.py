@@ -35,6 +35,7 @@ class Items:
     labels: Any = None
     columns: dict[str, list[Any]] = field(default_factory=dict)
     lines: Sequence[int | str] = ()
+    vectors: Matrix | None = None  # of the texts, if the file has them
 
     def __len__(self) -> int:
         return len(self.rows if self.texts is None else self.texts)  # type: ignore[arg-type]
@@ -54,6 +55,15 @@ def column_arguments(command: argparse.ArgumentParser, *, labels: bool = False) 
         )
 
 
+def vectors_argument(command: argparse.ArgumentParser) -> None:
+    """The option that names a column of vectors beside the texts."""
+    command.add_argument(
+        "--vectors",
+        metavar="COLUMN",
+        help="column with a vector for each text (.jsonl, .parquet), instead of an encoder",
+    )
+
+
 def read_items(source: str, options: Any, *, labels: bool = False, beside: bool = False) -> Items:
     """Read texts or embeddings; those of folders, patterns and large files become a source.
 
@@ -65,9 +75,11 @@ def read_items(source: str, options: Any, *, labels: bool = False, beside: bool 
     label_column = getattr(options, "label_column", None) if labels else None
     if beside and not has_columns(source):
         text_column = None
-    if text_column or label_column or holds_texts(source):
+    column = getattr(options, "vectors", None)
+    if column or text_column or label_column or holds_texts(source):
         found = read_texts(source, text_column, label_column, labels=labels)
-        return Items(found.texts, None, found.labels, found.columns, found.lines)
+        vectors = None if column is None else _vectors(found.columns, column, source)
+        return Items(found.texts, None, found.labels, found.columns, found.lines, vectors)
     if _is_large(source):
         from outscope.io.sources import as_source
 
@@ -77,6 +89,17 @@ def read_items(source: str, options: Any, *, labels: bool = False, beside: bool 
     from outscope.io.files import read_matrix
 
     return Items(rows=np.asarray(read_matrix(source)))
+
+
+def _vectors(columns: dict[str, list[Any]], column: str, source: str) -> Matrix:
+    """The vectors of a table, taken out of its columns."""
+    from outscope.text.given import as_vectors
+
+    if column not in columns:
+        others = ", ".join(columns) or "no column beside its texts"
+        raise InputError(f"{source} has no column {column!r} for --vectors; it has {others}")
+    values = columns.pop(column)
+    return as_vectors(values, len(values), f"{source}: {column}")
 
 
 def _is_large(source: str) -> bool:
@@ -157,9 +180,9 @@ def rows_for(model: Any, items: Items, source: str, advance: Any = lambda done: 
         if items.texts is None:
             raise InputError(
                 f"{source} holds embeddings, but this model was fitted on texts; give texts "
-                "(.txt, .csv, .tsv, .jsonl, or .parquet with --text-column)"
+                "(.txt, .csv, .tsv, .jsonl, or .parquet with --text-column or --vectors)"
             )
-        return model.rows_of(items.texts, advance)
+        return model.rows_of(items.texts, advance, vectors=items.vectors)
     if items.rows is None:
         raise InputError(
             f"{source} holds texts, but this model was fitted on embeddings; give rows of the same "

@@ -20,6 +20,7 @@ from outscope.cli.reading import (
     on_cluster,
     read_items,
     rows_for,
+    vectors_argument,
 )
 from outscope.cli.show import TABLE_ROWS, progress, say, table
 from outscope.cli.streaming import score_source
@@ -44,6 +45,7 @@ def score_arguments(score: argparse.ArgumentParser) -> None:
     score.add_argument("model", help="folder written by fit")
     score.add_argument("items", metavar="FILE", help=ITEMS)
     column_arguments(score)
+    vectors_argument(score)
     score.add_argument(
         "--out",
         metavar="FILE",
@@ -113,6 +115,7 @@ def _score_items(model: Any, items: Items, options: Any) -> None:
             few = Items(
                 None if items.texts is None else items.texts[part],
                 None if rows is None else rows[part],
+                vectors=None if items.vectors is None else items.vectors[part],
             )
             for name, values in _judged(model, few, options.items, advance).items():
                 found.setdefault(name, []).extend(values)

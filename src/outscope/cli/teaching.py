@@ -5,7 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from outscope.cli.reading import ITEMS, Items, about, column_arguments, read_items
+from outscope.cli.reading import (
+    ITEMS,
+    Items,
+    about,
+    column_arguments,
+    read_items,
+    vectors_argument,
+)
 from outscope.cli.show import say, told
 from outscope.errors import InputError
 
@@ -17,6 +24,7 @@ def teach_arguments(teach: argparse.ArgumentParser) -> None:
     teach.add_argument("--accept", metavar="FILE", help="in scope after all")
     teach.add_argument("--undo", action="store_true", help="first take back the last lesson")
     column_arguments(teach)
+    vectors_argument(teach)
     teach.add_argument("--no-cache", action="store_true", help="do not use the embedding cache")
 
 
@@ -41,7 +49,10 @@ def teach(options: Any) -> None:
         if source is not None:
             items = examples(source, options, like=Items(texts=[] if of_texts else None))
             with about(source):
-                getattr(model, verb)(items.rows if items.texts is None else items.texts)
+                if items.texts is None:
+                    getattr(model, verb)(items.rows)
+                else:
+                    getattr(model, verb)(items.texts, vectors=items.vectors)
             say(f"told to {verb} {len(items):,} {items.noun}")
     if options.undo or options.refuse is not None or options.accept is not None:
         model.save(options.model)

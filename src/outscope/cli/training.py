@@ -11,6 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from outscope.cli.encoding import chosen_encoder, encoder_arguments
 from outscope.cli.reading import column_arguments
 from outscope.cli.show import progress, say
 from outscope.errors import InputError, require
@@ -21,7 +22,7 @@ def embed_arguments(embed: argparse.ArgumentParser) -> None:
     embed.add_argument("items", metavar="FILE", help="texts; see: outscope score --help")
     embed.add_argument("--out", required=True, type=Path, metavar="FILE", help=".npy or .parquet")
     column_arguments(embed)
-    embed.add_argument("--encoder", metavar="NAME", help="encoder: a name or a folder")
+    encoder_arguments(embed)
     embed.add_argument(
         "--kind",
         default="embedding",
@@ -37,15 +38,13 @@ def embed(options: Any) -> None:
     from outscope.io.files import check_writable, write_columns, write_matrix
     from outscope.io.texts import read_texts
     from outscope.text.cache import VectorCache
-    from outscope.text.encoders import make_encoder
-    from outscope.text.weights import DEFAULT
 
     check_writable(options.out)
     if options.out.suffix.lower() not in (".npy", ".parquet"):
         raise InputError(f"{options.out}: vectors are written as .npy or .parquet")
     found = read_texts(options.items, options.text_column, labels=False)
     settings = {} if options.layer is None else {"layer": options.layer}
-    encoder = make_encoder(DEFAULT if options.encoder is None else options.encoder, **settings)
+    encoder = chosen_encoder(options, **settings)
     cache = None if options.no_cache else VectorCache()
     with progress(f"embedding {len(found.texts):,} texts", len(found.texts)) as advance:
         rows = encoder.features(found.texts, options.kind, cache=cache, advance=advance)

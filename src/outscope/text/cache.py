@@ -85,6 +85,12 @@ def _secret(folder: Path) -> bytes:
     return file.read_bytes()
 
 
+def sealed(folder: Path, content: bytes) -> str:
+    """Hash of a content with the user's secret, which others cannot make."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return hashlib.blake2b(content, digest_size=BYTES // 2, key=_secret(folder)).hexdigest()
+
+
 class VectorCache:
     """Vectors by (space, text); a space is one encoder with its settings.
 

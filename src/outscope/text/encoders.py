@@ -22,7 +22,6 @@ logger = logging.getLogger("outscope")
 
 # Texts looked up, computed and cached together: the most that is lost when work is interrupted.
 TEXTS_AT_A_TIME = 2048
-STATIC_MARKS = {"config.json": "model2vec", "modules.json": "StaticEmbedding"}
 CANARY = ("a usual sentence", "Zwölf Boxkämpfer jagen Viktor", "0123 ?! {}")
 
 Advance = Callable[[int], None]
@@ -38,7 +37,9 @@ class Encoder(ABC):
     name: str
     folder: Path | None = None  # where its files are, if it has any
     local = False  # whether that folder is the user's own
+    address: str | None = None  # where it is served, if not on this machine
     cacheable = True
+    at_a_time = TEXTS_AT_A_TIME
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -51,6 +52,14 @@ class Encoder(ABC):
     def settings(self) -> dict[str, Any]:
         """Settings that recreate this encoder from its name or folder."""
         return {}
+
+    def adopt(self, settings: Mapping[str, Any]) -> None:
+        """Take over what a saved detector recorded of its encoder, if this one was given for it."""
+        return
+
+    def check(self) -> None:
+        """Raise if the model changed since it was made; files cannot, without their hash."""
+        return
 
     def has_seen(self, texts: Sequence[str]) -> BoolArray | None:
         """Whether `outscope finetune` trained on each text; None if unknown.
@@ -84,8 +93,8 @@ class Encoder(ABC):
             return self._compute(texts, kind, advance)
         space = self.space(kind)
         parts = []
-        for start in range(0, len(texts), TEXTS_AT_A_TIME):
-            part = list(texts[start : start + TEXTS_AT_A_TIME])
+        for start in range(0, len(texts), self.at_a_time):
+            part = list(texts[start : start + self.at_a_time])
             known = cache.get(space, part)
             missing = list({part[i]: None for i in range(len(part)) if i not in known})
             advance(len(part) - len(missing))
@@ -280,35 +289,6 @@ class FunctionEncoder(Encoder):
         return found
 
 
-def make_encoder(encoder: Any = DEFAULT, **settings: Any) -> Encoder:
-    """An encoder from a name, a folder, a loaded sentence-transformers model, or any function."""
-    if isinstance(encoder, Encoder):
-        return encoder
-    if isinstance(encoder, (str, Path)):
-        if _is_static(str(encoder)):
-            return StaticEncoder(encoder)
-        return TransformerEncoder(encoder, **settings)
-    if hasattr(encoder, "tokenizer") and hasattr(encoder, "max_seq_length"):
-        return TransformerEncoder(encoder, **settings)
-    if callable(encoder):
-        return FunctionEncoder(encoder)
-    raise InputError(
-        f"encoder of type {type(encoder).__name__} cannot encode: expected a model name, a model "
-        "folder, a SentenceTransformer or a function from texts to rows"
-    )
-
-
-def _is_static(name: str) -> bool:
-    """Whether a model is a model2vec one, according to its configuration."""
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return any(
-            (folder / file).is_file() and word in (folder / file).read_text("utf-8", "replace")
-            for file, word in STATIC_MARKS.items()
-        )
-    return name.startswith("minishlab/")
-
-
 def check_texts(texts: Any, name: str = "texts") -> list[str]:
     """A list of texts; a single text, other types and missing values are refused, with position."""
     if isinstance(texts, Mapping) or hasattr(texts, "columns"):
@@ -333,3 +313,15 @@ def check_texts(texts: Any, name: str = "texts") -> list[str]:
                 "not a character; decode its source again as UTF-8 or UTF-16"
             ) from error
     return [str(text) for text in found]
+
+
+def refuse_empty(texts: list[str]) -> None:
+    """Refuse texts to learn from that say nothing."""
+    empty = [i for i, text in enumerate(texts) if not text.strip()]
+    if not texts:
+        raise InputError("texts has 0 texts; give in-scope texts")
+    if empty:
+        raise InputError(
+            f"texts has {len(empty)} empty texts (the first is texts[{empty[0]}]), which say "
+            "nothing about what is in scope; drop them"
+        )

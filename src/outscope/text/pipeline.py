@@ -6,7 +6,6 @@ import copy
 import json
 import logging
 import os
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,34 +22,21 @@ from outscope.detectors.thresholded import USUAL_RATE
 from outscope.errors import InputError, ModelFileError
 from outscope.io import models
 from outscope.text.cache import VectorCache
-from outscope.text.encoders import Advance, Encoder, TransformerEncoder, check_texts, make_encoder
+from outscope.text.choosing import make_encoder, recorded_encoder
+from outscope.text.encoders import Advance, Encoder, TransformerEncoder, check_texts, refuse_empty
+from outscope.text.given import GIVEN, GivenVectors, as_vectors
+from outscope.text.remote import RemoteEncoder, is_address
 from outscope.text.saved import FITTED, RULES
 from outscope.text.suspects import TextSuspects
 from outscope.text.teaching import TaughtByTexts
+from outscope.text.verdict import OUT_OF_SCOPE, Verdict
 from outscope.text.weights import DEFAULT, HUB_NAME, check_copied, deciding_files
 
 logger = logging.getLogger("outscope")
 
 NEAREST = 3
-OUT_OF_SCOPE = "out of scope"
 # Prefix of a saved encoder's name: its folder is beside the manifest.
 BESIDE = "@"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The result for one text."""
-
-    ood_score: float  # higher = stranger
-    p_value: float | None  # chance of an in-scope text at least this strange, if calibrated
-    is_ood: bool
-    label: Any  # class, or "out of scope"; None if no labels were given
-    nearest: tuple[str, ...]  # in-scope texts most like it
-    refused_like: str | None = None  # the text told to refuse for which it is out of scope
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return asdict(self)
 
 
 class TextDetector(TaughtByTexts, TextSuspects, OutlierMixin, BaseEstimator):
@@ -91,15 +77,18 @@ class TextDetector(TaughtByTexts, TextSuspects, OutlierMixin, BaseEstimator):
         texts: Any,
         labels: Any = None,
         *,
+        vectors: Any = None,
         outside: Any = None,
+        outside_vectors: Any = None,
         advance: Advance = lambda done: None,
     ) -> Self:
         """Learn what is in scope and, with labels, the classes.
 
-        `outside` are texts that are out of scope, as for `refuse`; a few are enough.
+        `outside` are texts that are out of scope, as for `refuse`; a few are enough. With
+        `vectors`, one for each text, no encoder is used, here and later.
         """
         texts = check_texts(texts)
-        self._refuse_empty(texts)
+        refuse_empty(texts)
         y = None if labels is None else check_labels(labels, len(texts))
         if y is not None and OUT_OF_SCOPE in y.tolist():
             raise InputError(
@@ -108,8 +97,8 @@ class TextDetector(TaughtByTexts, TextSuspects, OutlierMixin, BaseEstimator):
             )
         with all_or_nothing(self):
             self.detector_ = self._new_detector()
-            self._encoder = make_encoder(self.encoder)
-            rows = self._features(texts, advance)
+            self._encoder: Encoder = self._new_encoder(vectors)
+            rows = self._features(texts, vectors, advance)
             self.encoder_name_ = self._encoder.name
             self.encoder_fingerprint_ = self._encoder.fingerprint()
             self.encoder_settings_ = json.dumps(self._encoder.settings())
@@ -128,19 +117,13 @@ class TextDetector(TaughtByTexts, TextSuspects, OutlierMixin, BaseEstimator):
             self._remember_suspects(texts)
             self._learn_classes(rows, y)
             if outside is not None:
-                self.refuse(outside, in_scope=texts)
+                self.refuse(outside, in_scope=texts, vectors=outside_vectors)
         return self
 
-    @staticmethod
-    def _refuse_empty(texts: list[str]) -> None:
-        empty = [i for i, text in enumerate(texts) if not text.strip()]
-        if not texts:
-            raise InputError("texts has 0 texts; give in-scope texts")
-        if empty:
-            raise InputError(
-                f"texts has {len(empty)} empty texts (the first is texts[{empty[0]}]), which say "
-                "nothing about what is in scope; drop them"
-            )
+    def _new_encoder(self, vectors: Any) -> Encoder:
+        if vectors is not None:
+            return GivenVectors()
+        return make_encoder(DEFAULT if self.encoder is None else self.encoder)
 
     def _new_detector(self) -> Detector:
         if isinstance(self.detector, Detector):
@@ -178,7 +161,12 @@ class TextDetector(TaughtByTexts, TextSuspects, OutlierMixin, BaseEstimator):
             self.class_means_ = means.astype(np.float32)
 
     def calibrate(
-        self, texts: Any, *, fpr: float | None = None, confidence: float | None = None
+        self,
+        texts: Any,
+        *,
+        fpr: float | None = None,
+        confidence: float | None = None,
+        vectors: Any = None,
     ) -> Self:
         """Set the threshold from in-scope texts used neither in fit nor in fine-tuning.
 
@@ -186,7 +174,7 @@ class TextDetector(TaughtByTexts, TextSuspects, OutlierMixin, BaseEstimator):
         """
         check_is_fitted(self, "detector_")
         texts = check_texts(texts)
-        self._refuse_empty(texts)
+        refuse_empty(texts)
         seen = self._checked_encoder().has_seen(texts)
         if seen is not None and seen.any():
             if seen.all():
@@ -198,8 +186,10 @@ class TextDetector(TaughtByTexts, TextSuspects, OutlierMixin, BaseEstimator):
                 "left out %d of %d texts that the encoder was trained on", seen.sum(), len(texts)
             )
             texts = [text for text, known in zip(texts, seen, strict=True) if not known]
+            vectors = None if vectors is None else np.asarray(vectors)[~seen]
         rate = self._rate() if fpr is None else fpr
-        self.detector_.calibrate(self.rows_of(texts), fpr=rate, confidence=confidence)
+        rows = self.rows_of(texts, vectors=vectors)
+        self.detector_.calibrate(rows, fpr=rate, confidence=confidence)
         return self
 
     def set_threshold(
@@ -236,24 +226,28 @@ class TextDetector(TaughtByTexts, TextSuspects, OutlierMixin, BaseEstimator):
         """scikit-learn's sign: below 0 = out of scope."""
         return self.score_samples(texts) + self.threshold_
 
-    def ood_score(self, texts: Any, *, advance: Advance = lambda done: None) -> FloatArray:
+    def ood_score(
+        self, texts: Any, *, vectors: Any = None, advance: Advance = lambda done: None
+    ) -> FloatArray:
         """How strange each text is; higher = stranger."""
-        rows = self.rows_of(texts, advance)
+        rows = self.rows_of(texts, advance, vectors=vectors)
         return self.detector_.ood_score(rows)
 
-    def is_ood(self, texts: Any) -> BoolArray:
+    def is_ood(self, texts: Any, *, vectors: Any = None) -> BoolArray:
         """True where a text is out of scope at the current threshold."""
-        rows = self.rows_of(texts)
+        rows = self.rows_of(texts, vectors=vectors)
         return self.detector_.is_ood(rows)
 
-    def p_value(self, texts: Any) -> FloatArray:
+    def p_value(self, texts: Any, *, vectors: Any = None) -> FloatArray:
         """Conformal p-value: the chance of an in-scope text at least this strange."""
-        rows = self.rows_of(texts)
+        rows = self.rows_of(texts, vectors=vectors)
         return self.detector_.p_value(rows)
 
-    def predict(self, texts: Any, *, advance: Advance = lambda done: None) -> list[Verdict]:
+    def predict(
+        self, texts: Any, *, vectors: Any = None, advance: Advance = lambda done: None
+    ) -> list[Verdict]:
         """A verdict on each text."""
-        return self.judge(self.rows_of(texts, advance))
+        return self.judge(self.rows_of(texts, advance, vectors=vectors))
 
     def judge(self, rows: Matrix) -> list[Verdict]:
         """A verdict on each row from `rows_of`."""
@@ -299,20 +293,28 @@ class TextDetector(TaughtByTexts, TextSuspects, OutlierMixin, BaseEstimator):
 
     # ---- texts to rows
 
-    def rows_of(self, texts: Any, advance: Advance = lambda done: None) -> Matrix:
-        """Rows of texts as the detector takes them; computed once, then cached."""
+    def rows_of(
+        self, texts: Any, advance: Advance = lambda done: None, *, vectors: Any = None
+    ) -> Matrix:
+        """Rows of texts as the detector takes them; computed once, then cached, if not given."""
         check_is_fitted(self, "detector_")
         texts = check_texts(texts)
         if not texts:
             raise InputError("texts has 0 texts; give at least one")
+        if vectors is not None:
+            advance(len(texts))
+            return as_vectors(vectors, len(texts), width=self.detector_.n_features_in_)
         encoder = self._checked_encoder()
         return encoder.features(texts, self.detector_.needs, cache=self._cache(), advance=advance)
 
-    def _features(self, texts: list[str], advance: Advance) -> Matrix:
+    def _features(self, texts: list[str], vectors: Any, advance: Advance) -> Matrix:
+        self.encoder_classes_: Any = None
+        if vectors is not None:
+            advance(len(texts))
+            return as_vectors(vectors, len(texts))
         rows = self._encoder.features(
             texts, self.detector_.needs, cache=self._cache(), advance=advance
         )
-        self.encoder_classes_: Any = None
         if isinstance(self._encoder, TransformerEncoder) and self._encoder.is_classifier:
             self.encoder_classes_ = self._encoder.classes
         return rows
@@ -327,15 +329,23 @@ class TextDetector(TaughtByTexts, TextSuspects, OutlierMixin, BaseEstimator):
             self._vectors = held
         return held
 
+    def check_encoder(self) -> None:
+        """Raise if the encoder is no longer the one used in fit; a remote one is asked now."""
+        check_is_fitted(self, "detector_")
+        self._checked_encoder().check()
+
     def _checked_encoder(self) -> Encoder:
         """The encoder, after checking that it is the one used in fit."""
         if not hasattr(self, "_encoder"):
+            if self.encoder_fingerprint_ == GIVEN:
+                self._encoder = GivenVectors()
+                return self._encoder
             if self.encoder is None:
                 raise InputError(
                     f"this detector was fitted with the encoder {self.encoder_name_!r}, which is "
                     "not saved with it; load it with outscope.load(path, encoder=…)"
                 )
-            made = make_encoder(self.encoder, **json.loads(self.encoder_settings_))
+            made = recorded_encoder(self.encoder, json.loads(self.encoder_settings_))
             if made.fingerprint() != self.encoder_fingerprint_:
                 raise ModelFileError(
                     f"the encoder {made.name!r} is not the one this detector was fitted with "
@@ -373,7 +383,7 @@ class TextDetector(TaughtByTexts, TextSuspects, OutlierMixin, BaseEstimator):
             )
         folder = encoder.folder
         if folder is None:
-            return None, None
+            return encoder.address, None
         if not encoder.local:
             return encoder.name, None  # a name that anyone can resolve
         name = f"encoder-{self.encoder_fingerprint_[:16]}"
@@ -387,6 +397,8 @@ class TextDetector(TaughtByTexts, TextSuspects, OutlierMixin, BaseEstimator):
             self._checked_encoder()
         elif self.encoder is not None and self.encoder.startswith(BESIDE):
             self.encoder = str(check_copied(Path(path), self.encoder.removeprefix(BESIDE)))
+        elif self.encoder is not None and is_address(self.encoder):
+            self.encoder = RemoteEncoder.recorded(self.encoder, json.loads(self.encoder_settings_))
         elif self.encoder is not None and (
             not HUB_NAME.fullmatch(self.encoder) or Path(self.encoder).exists()
         ):

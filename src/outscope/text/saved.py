@@ -11,16 +11,43 @@ from outscope._parameters import SEED, Rule, between, one_of
 from outscope.detectors.base import Detector
 from outscope.detectors.methods import METHODS
 from outscope.io import schema
+from outscope.text.remote import CANARIES
 from outscope.text.suspects import SUSPECTED
 
+# Whole numbers, and which of them may be None.
 ENCODER_SETTINGS = ("layer", "max_length", "batch_size", "pairs", "seed")
+OPTIONAL = ("layer", "max_length", "dimensions")
+REMOTE_SETTINGS = {"backend", "model", "dimensions", "batch_size", "canary"}
 
 
 def _are_settings(value: Any, _: schema.Seen) -> bool:
     found = json.loads(value)
-    return found.keys() <= set(ENCODER_SETTINGS) and all(
-        type(item) is int or (item is None and name in ("layer", "max_length"))
+    if found.get("backend") == "remote":
+        return _are_remote(found)
+    backend = found.pop("backend", "torch")
+    return backend in ("torch", "onnx", "onnx-int8") and _are_numbers(found, ENCODER_SETTINGS)
+
+
+def _are_numbers(found: dict[str, Any], names: tuple[str, ...]) -> bool:
+    return found.keys() <= set(names) and all(
+        (type(item) is int and abs(item) < 2**32) or (item is None and name in OPTIONAL)
         for name, item in found.items()
+    )
+
+
+def _are_remote(found: dict[str, Any]) -> bool:
+    """Whether these are settings of a remote encoder, among which is none of a key."""
+    if found.keys() != REMOTE_SETTINGS:
+        return False
+    canary = np.array(found["canary"], dtype=np.float64)
+    model, numbers = found["model"], {n: found[n] for n in ("dimensions", "batch_size")}
+    return (
+        canary.ndim == 2
+        and len(canary) == len(CANARIES)
+        and canary.shape[1] > 0
+        and bool(np.isfinite(canary).all())
+        and (model is None or isinstance(model, str))
+        and _are_numbers(numbers, ("dimensions", "batch_size"))
     )
 
 
@@ -44,7 +71,7 @@ def _are_classes(value: Any, seen: schema.Seen) -> bool:
 
 
 RULES = {
-    "encoder": Rule(lambda v: v is None or isinstance(v, str), "a name or None"),
+    "encoder": Rule(lambda v: v is None or isinstance(v, str), "a name, an address or None"),
     "detector": one_of(*METHODS) | Rule(lambda v: isinstance(v, Detector), "a detector"),
     "contamination": one_of(None) | between(0, 0.5),
     "holdout": one_of("auto")

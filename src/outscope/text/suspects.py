@@ -31,7 +31,7 @@ class TextSuspects:
     detector_: Detector
     suspected_texts_: list[str]
 
-    def rows_of(self, texts: Any) -> Any:
+    def rows_of(self, texts: Any, *, vectors: Any = None) -> Any:
         """Rows of texts as the detector takes them."""
         raise NotImplementedError
 

@@ -29,7 +29,7 @@ class TaughtByTexts:
     remembered_rows_: Any
     remembered_texts_: list[str]
 
-    def rows_of(self, texts: Any) -> Matrix:
+    def rows_of(self, texts: Any, *, vectors: Any = None) -> Matrix:
         """Rows of texts as the detector takes them."""
         raise NotImplementedError
 
@@ -40,21 +40,23 @@ class TaughtByTexts:
         lessons: tuple[Lesson, ...] = self.detector_.lessons_
         return lessons
 
-    def refuse(self, texts: Any, *, in_scope: Sequence[str] = ()) -> Self:
+    def refuse(
+        self, texts: Any, *, in_scope: Sequence[str] = (), vectors: Any = None
+    ) -> Self:
         """Texts that are out of scope: texts like them get higher scores from now on.
 
         It warns of texts that look in scope, or that are among those `in_scope`.
         """
-        texts, rows = self._some(texts, REFUSE)
+        texts, rows = self._some(texts, REFUSE, vectors)
         with _ONE_AT_A_TIME:
             detector = self._teachable()
             warn_of_doubt(self._doubtful(detector, rows, texts, in_scope))
             self.detector_ = detector.after(REFUSE, rows, texts)
         return self
 
-    def accept(self, texts: Any) -> Self:
+    def accept(self, texts: Any, *, vectors: Any = None) -> Self:
         """Texts that are in scope after all: texts like them get lower scores from now on."""
-        texts, rows = self._some(texts, ACCEPT)
+        texts, rows = self._some(texts, ACCEPT, vectors)
         with _ONE_AT_A_TIME:
             self.detector_ = self._teachable().after(ACCEPT, rows, texts)
         return self
@@ -74,14 +76,14 @@ class TaughtByTexts:
             )
         return self.detector_
 
-    def _some(self, texts: Any, verb: str) -> tuple[list[str], Matrix]:
+    def _some(self, texts: Any, verb: str, vectors: Any) -> tuple[list[str], Matrix]:
         self._teachable()
         texts = check_texts(texts)
         empty = [i for i, text in enumerate(texts) if not text.strip()]
         if not texts or empty:
             what = f"texts[{empty[0]}] is empty" if empty else "texts has 0 texts"
             raise InputError(f"{what}; give texts to {verb}")
-        return texts, self.rows_of(texts)
+        return texts, self.rows_of(texts, vectors=vectors)
 
     def _doubtful(
         self, detector: TaughtDetector, rows: Matrix, texts: list[str], in_scope: Sequence[str]
