@@ -89,8 +89,8 @@ _HOMES = {
     "detectors.explanation": "Evidence Explanation Lesson",
     "detectors.methods": "make_detector",
     "detectors.nnk": "NNKDetector",
-    "errors": "EncoderError InScopeExampleWarning InputError MissingExtraError ModelFileError NoPromiseWarning "
-    "OutscopeError",
+    "errors": "EncoderError InScopeExampleWarning InputError MissingExtraError ModelFileError "
+    "NoPromiseWarning OutscopeError",
     "io.sources": "distributed",
     "learning.dictionary": "NNKMeans",
     "loading": "load",

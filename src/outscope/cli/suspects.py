@@ -7,7 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from outscope.cli.reading import ITEMS, about, column_arguments, read_items, rows_for
+from outscope.cli.reading import (
+    ITEMS,
+    about,
+    column_arguments,
+    read_items,
+    rows_for,
+    vectors_argument,
+)
 from outscope.cli.show import progress, say, table
 from outscope.errors import InputError
 
@@ -26,6 +33,7 @@ def suspects_arguments(suspects: argparse.ArgumentParser) -> None:
     )
     suspects.add_argument("--labels", metavar="FILE", help="separate file with one label per row")
     column_arguments(suspects, labels=True)
+    vectors_argument(suspects)
 
 
 def suspects(options: Any) -> None:
@@ -86,8 +94,10 @@ def _judged(model: Any, options: Any) -> list[Any]:
             given = rows_for(model, items, options.data)
         else:
             with progress(f"judging {len(items):,} texts", len(items)) as advance:
-                model.rows_of(items.texts, advance)  # kept in the cache
-        found: list[Any] = model.suspicious(options.top, given, labels)
+                # Kept in the cache.
+                model.rows_of(items.texts, advance, vectors=items.vectors)
+        beside = {} if items.vectors is None else {"vectors": items.vectors}
+        found: list[Any] = model.suspicious(options.top, given, labels, **beside)
     return found
 
 

@@ -10,7 +10,8 @@ from outscope.detectors.coded import DictionaryDetector
 from outscope.detectors.thresholded import ESTIMATE
 from outscope.errors import InputError
 from outscope.loading import load
-from outscope.text.pipeline import TextDetector, Verdict
+from outscope.text.pipeline import TextDetector
+from outscope.text.verdict import Verdict
 
 # In-scope texts that a reason quotes, and how much of each.
 QUOTED, QUOTE = 2, 80

@@ -14,7 +14,8 @@ from outscope.detectors.coded import DictionaryDetector
 from outscope.detectors.teaching import TaughtDetector
 from outscope.serve.batching import Job
 from outscope.text.encoders import check_texts
-from outscope.text.pipeline import OUT_OF_SCOPE, TextDetector, Verdict
+from outscope.text.pipeline import TextDetector
+from outscope.text.verdict import OUT_OF_SCOPE, Verdict
 
 Model = Detector | TextDetector
 Place = Callable[[Matrix], list[list[float]] | None]

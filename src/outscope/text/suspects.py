@@ -43,7 +43,9 @@ class TextSuspects:
     def _suspected_rows(self) -> list[int]:
         return sorted({one[0] for one in self.detector_.suspects_})
 
-    def suspicious(self, n: int = 20, texts: Any = None, labels: Any = None) -> list[Suspect]:
+    def suspicious(
+        self, n: int = 20, texts: Any = None, labels: Any = None, *, vectors: Any = None
+    ) -> list[Suspect]:
         """Training texts that do not fit: n that lie apart and, with labels, n mislabelled ones.
 
         Rows are numbered as the texts given to `fit`, which remembers a tenth of up to 20,000
@@ -53,7 +55,7 @@ class TextSuspects:
         if texts is not None:
             texts = check_texts(texts)
             y = None if labels is None else check_labels(labels, len(texts))
-            found = self.detector_.suspicious(n, self.rows_of(texts), y)
+            found = self.detector_.suspicious(n, self.rows_of(texts, vectors=vectors), y)
             return [replace(one, text=texts[one.row]) for one in found]
         if "suspected_texts_" not in vars(self):
             raise InputError(

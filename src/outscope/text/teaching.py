@@ -40,9 +40,7 @@ class TaughtByTexts:
         lessons: tuple[Lesson, ...] = self.detector_.lessons_
         return lessons
 
-    def refuse(
-        self, texts: Any, *, in_scope: Sequence[str] = (), vectors: Any = None
-    ) -> Self:
+    def refuse(self, texts: Any, *, in_scope: Sequence[str] = (), vectors: Any = None) -> Self:
         """Texts that are out of scope: texts like them get higher scores from now on.
 
         It warns of texts that look in scope, or that are among those `in_scope`.
