@@ -13,6 +13,8 @@ from outscope.engine import approximate
 from outscope.engine.approximate import FaissCoder
 from outscope.engine.coder import Coder
 from outscope.errors import InputError, MissingExtraError
+from outscope.io.models import pack, unpack
+from outscope.learning.dictionary import NNKMeans
 
 pytest.importorskip("faiss")
 
@@ -95,3 +97,13 @@ def test_without_faiss_the_message_says_what_to_install(monkeypatch):
 def test_classes_are_searched_exactly():
     with pytest.raises(InputError, match="takes 'exact'"):
         ClasswiseNNKDetector(search="faiss").fit(clustered(90, 1), np.arange(90) % 3)
+
+
+def test_a_model_saved_before_there_was_a_choice_searches_exactly():
+    detector = NNKDetector(20, random_state=0).fit(clustered(200, 1))
+    state, arrays = pack(detector)
+    for one in (state, state["fitted"]["dictionary_"]):
+        del one["parameters"]["search"]
+    again = unpack(state, arrays, {"NNKDetector": NNKDetector, "NNKMeans": NNKMeans})
+    rows = clustered(50, 2)
+    np.testing.assert_array_equal(again.ood_score(rows), detector.ood_score(rows))

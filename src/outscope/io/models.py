@@ -157,7 +157,9 @@ def _unpack_estimator(
         part: {name: unpack(item, arrays, classes) for name, item in value[part].items()}
         for part in ("parameters", "fitted")
     }
-    if parts["parameters"].keys() != kind().get_params(deep=False).keys():
+    # Models saved before a parameter was added have its default.
+    given = parts["parameters"].keys() | getattr(kind, "_added", ())
+    if given != kind().get_params(deep=False).keys():
         raise ValueError(f"{kind.__name__} has other parameters")
     estimator = kind(**parts["parameters"])
     check_parameters(estimator, {name: rules_of(kind)[name] for name in parts["parameters"]})

@@ -114,6 +114,7 @@ class NNKMeans(Sized, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     _parts = ("stored_atoms_", "atom_scale_")
     _rules = RULES
+    _added = frozenset({"search"})
     _fitted = {
         "n_features_in_": schema.whole(1, "d"),
         "feature_names_in_": schema.maybe(schema.names("d")),
