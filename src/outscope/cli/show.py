@@ -91,14 +91,13 @@ def told(model: Any) -> str:
         return f"{above}: {model.promise_}"
     rate = getattr(getattr(model, "detector_", model), "rate_", None)
     if rate is None:
-        return f"{above}, a score that was given; nothing is promised"
+        return f"{above}, a score that was given, an estimate; nothing is promised"
     from outscope.decisions.threshold import rows_needed
 
-    needed = rows_needed(rate)
     return (
-        f"{above}, an estimate: about {100 * rate:.4g} % false alarms are expected, none is "
-        f"promised; a promise takes {2 * needed} items, half of them held out, or {needed} more "
-        "with --calibrate FILE"
+        f"{above}, an estimate: about {100 * rate:.4g} % false alarms are expected, and no rate is "
+        f"promised, which takes {rows_needed(rate)} in-scope items that were not learned from; "
+        "give them with --calibrate FILE"
     )
 
 
