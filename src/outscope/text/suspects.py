@@ -11,6 +11,7 @@ from outscope.detectors.base import Detector
 from outscope.detectors.suspects import Suspect
 from outscope.errors import InputError
 from outscope.io import schema
+from outscope.text.embedding import EmbedsTexts
 from outscope.text.encoders import check_texts
 
 
@@ -25,15 +26,11 @@ SUSPECTED = {
 }
 
 
-class TextSuspects:
+class TextSuspects(EmbedsTexts):
     """Remembers the texts behind suspicious rows."""
 
     detector_: Detector
     suspected_texts_: list[str]
-
-    def rows_of(self, texts: Any, *, vectors: Any = None) -> Any:
-        """Rows of texts as the detector takes them."""
-        raise NotImplementedError
 
     def _remember_suspects(self, texts: Sequence[str]) -> None:
         self.__dict__.pop("suspected_texts_", None)

@@ -12,13 +12,14 @@ from outscope.detectors.explanation import Lesson
 from outscope.detectors.outside import ACCEPT, REFUSE
 from outscope.detectors.teaching import TaughtDetector, warn_of_doubt
 from outscope.errors import InputError
+from outscope.text.embedding import EmbedsTexts
 from outscope.text.encoders import check_texts
 
 # Lessons of several threads are taken one after the other; embedding their texts is not.
 _ONE_AT_A_TIME = threading.Lock()
 
 
-class TaughtByTexts:
+class TaughtByTexts(EmbedsTexts):
     """`refuse`, `accept` and `undo` for texts.
 
     Each lesson makes another detector, which takes the place of the present one in a single
@@ -28,10 +29,6 @@ class TaughtByTexts:
     detector_: Any
     remembered_rows_: Any
     remembered_texts_: list[str]
-
-    def rows_of(self, texts: Any, *, vectors: Any = None) -> Matrix:
-        """Rows of texts as the detector takes them."""
-        raise NotImplementedError
 
     @property
     def lessons_(self) -> tuple[Lesson, ...]:
