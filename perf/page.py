@@ -39,7 +39,8 @@ GROWTH = """
 ## How cost grows
 
 A fit of every row of float16 files with `memory="400MB"` (one epoch, after facts and first atoms from a sample). "Grows as" is the exponent
-that fits the points: 1 is proportional.
+that fits the points: 1 is proportional. Fixed costs (sample, first atoms) are in it, and pull it below 1. Growth with workers has
+not been measured yet.
 
 | with | grows as (time) | grows as (processor time) | peak memory, MB |
 |---|---|---|---|

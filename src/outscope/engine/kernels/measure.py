@@ -115,8 +115,10 @@ def widen_halves(
     for i in range(halves.shape[0]):
         for j in range(halves.shape[1]):
             half = np.uint32(halves[i, j])
-            infinite = np.uint32((half & 0x7C00) == 0x7C00) * np.uint32(0x7F800000)
             moved = (half & np.uint32(0x7FFF)) << np.uint32(13)
-            bits[i, j] = (half & np.uint32(0x8000)) << np.uint32(16) | moved | infinite
+            bits[i, j] = (half & np.uint32(0x8000)) << np.uint32(16) | moved
         for j in range(halves.shape[1]):
             out[i, j] *= power
+        for j in range(halves.shape[1]):  # infinity and NaN
+            largest = np.uint32((np.uint32(halves[i, j]) & np.uint32(0x7C00)) == np.uint32(0x7C00))
+            bits[i, j] |= largest * np.uint32(0x7F800000)
