@@ -131,9 +131,9 @@ class KMeansDetector(Detector):
 
     def _learn(self, X: Matrix, y: Any) -> FloatArray:
         self.atoms_ = self._centres(X, check_random_state(self.random_state))
-        return self._judged(X)
+        return self._owned(X)
 
-    def _judged(self, X: Matrix) -> FloatArray:
+    def _owned(self, X: Matrix) -> FloatArray:
         """Scores of the training rows; keeps each row's centre until `fit` is done."""
         self.prepare()
         squared, owner = self._search.distances(X, 1, self.n_jobs)
@@ -193,7 +193,7 @@ class ClasswiseKMeansDetector(KMeansDetector):
         rng = check_random_state(self.random_state)
         centres = [self._centres(X[membership == c], rng) for c in range(len(self.classes_))]
         self.atoms_ = np.concatenate(centres)
-        return self._judged(X)
+        return self._owned(X)
 
 
 class MahalanobisDetector(Detector):

@@ -83,7 +83,7 @@ class DictionaryDetector(TaughtDetector):
         "sampled_": schema.maybe(schema.many(schema.whole(1), "2")),
         "curve_": schema.maybe(schema.array("3 2", "float64")),
     }
-    _added = frozenset({"search"})
+    _added = frozenset({"search", "support"})
     _samples = True
     _coder: Any
 
