@@ -9,6 +9,7 @@ import pytest
 
 import outscope
 from outscope import ClasswiseNNKDetector, NNKDetector
+from outscope.detectors.witnesses import Witnesses
 from outscope.engine import approximate
 from outscope.engine.approximate import FaissCoder
 from outscope.engine.coder import Coder
@@ -104,6 +105,6 @@ def test_a_model_saved_before_there_was_a_choice_searches_exactly():
     state, arrays = pack(detector)
     for one in (state, state["fitted"]["dictionary_"]):
         del one["parameters"]["search"]
-    again = unpack(state, arrays, {"NNKDetector": NNKDetector, "NNKMeans": NNKMeans})
+    again = unpack(state, arrays, {one.__name__: one for one in (NNKDetector, NNKMeans, Witnesses)})
     rows = clustered(50, 2)
     np.testing.assert_array_equal(again.ood_score(rows), detector.ood_score(rows))

@@ -6,12 +6,12 @@ import ast
 import re
 
 import pytest
-from conftest import ROOT
 
 import outscope
+from conftest import ROOT
 from outscope.cli import COMMANDS
 
-SOURCES = sorted((ROOT / "src").rglob("*.py"))
+SOURCES = sorted((ROOT / "src" / "outscope").rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)

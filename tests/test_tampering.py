@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
-from conftest import public_detectors
 from fuzz_models import make, settings, write_signed
 from tiny import labelled_texts, tiny_encoder
 
 import outscope
+from conftest import public_detectors
 from outscope import InputError, ModelFileError, TextDetector
 from outscope.io.models import MANIFEST, pack, rules_of
 from outscope.text.choosing import make_encoder
@@ -125,6 +125,8 @@ def test_each_parameter_is_checked(detector, blobs, tmp_path):
             other = json.loads(json.dumps(manifest))
             other["state"]["parameters"][name] = wrong
             refused(tmp_path, other, arrays, "does not hold together")
+        if name in getattr(type(detector), "_added", ()):
+            continue  # models saved before it was added are still read
         other = json.loads(json.dumps(manifest))
         del other["state"]["parameters"][name]
         refused(tmp_path, other, arrays, "has other parameters")

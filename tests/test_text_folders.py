@@ -12,9 +12,9 @@ import sys
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
 from tiny import tiny_encoder
 
+from conftest import ROOT
 from outscope import InputError
 from outscope.cli import main
 from outscope.io.texts import holds_texts, place, read_texts
@@ -133,7 +133,7 @@ EMBEDDED = """
 import sys, time
 from outscope.cli import main
 from outscope.text import cache, encoders
-encoders.TEXTS_AT_A_TIME = 50
+encoders.Encoder.at_a_time = 50
 put = cache.VectorCache.put
 def told(self, space, texts, vectors):
     put(self, space, texts, vectors)
