@@ -25,8 +25,8 @@ from outscope.learning.plan import Plan
 from outscope.learning.rows import EPOCH_ROWS
 from outscope.learning.stream import KEPT_ROWS, KEPT_SCORES, News, Stream
 
-# Learned again once there are half as many new rows as there were at the last time.
-GROWTH = 0.5
+# Learned again once there are a quarter as many new rows as there were at the last time.
+GROWTH = 0.25
 
 
 class StreamingDetector(Detector):
@@ -108,7 +108,7 @@ class StreamingDetector(Detector):
             rows are training rows.
         half_life : number of rows after which a row counts half; None forgets nothing.
 
-        Up to 8,192 rows are kept, and whenever they are half as many again, the plan is made and
+        Up to 8,192 rows are kept, and whenever they are a quarter more, the plan is made and
         the dictionary learned again from all of them; beyond that, the plan is settled, each block
         is learned once, and some of its rows become atoms, up to the planned size.
 
