@@ -51,6 +51,8 @@ def queries(blobs):
         ClasswiseNNKDetector(n_atoms=9, whitening=0.0, lengths=0.0, normalize=False),
         ClasswiseNNKDetector(n_atoms=9, whitening=0.5, lengths=0.0, kernel="cosine"),
         ClasswiseNNKDetector(n_atoms=9, whitening=0.5, lengths=1.0),
+        NNKDetector(n_atoms=40, support=4.0),
+        ClasswiseNNKDetector(n_atoms=9, support=4.0, whitening=0.5, lengths=1.0),
     ],
     ids=str,
 )
@@ -85,6 +87,7 @@ def test_classes_of_very_different_sizes(blobs, queries):
         NNKDetector(n_atoms=40),
         NNKDetector(n_atoms=30, **PAPER),
         ClasswiseNNKDetector(n_atoms=9, whitening=0.5, lengths=1.0),
+        NNKDetector(n_atoms=40, support=4.0, common=0.8),
     ],
     ids=str,
 )
@@ -100,6 +103,19 @@ def test_what_was_taught_counts(made, lessons, blobs, queries):
     assert (ours != before).any()
     np.testing.assert_allclose(
         scorer(onnx_model(detector))(queries)[0], ours, rtol=1e-11, atol=1e-12
+    )
+
+
+def test_a_detector_that_searches_with_an_index_is_exported_exactly(blobs, queries, monkeypatch):
+    pytest.importorskip("faiss", reason="faiss is not installed")
+    detector = NNKDetector(n_atoms=40, search="faiss", random_state=0).fit(blobs[0])
+    exact = NNKDetector(n_atoms=40, random_state=0).fit(blobs[0])
+    monkeypatch.setattr("outscope.engine.approximate.FEWEST", 8)
+    np.testing.assert_allclose(
+        scorer(onnx_model(detector))(queries)[0],
+        exact.ood_score(queries.astype(np.float32)),
+        rtol=1e-11,
+        atol=1e-12,
     )
 
 
