@@ -147,6 +147,7 @@ def test_a_missing_library_is_named_with_its_install_line(saved, home, module, e
 def answering():
     """The SDK, and an agent whose model answers here instead of over the network."""
     sdk = needs("agents")
+    sdk.set_tracing_disabled(True)  # the examples below run in the same process
     from openai.types.responses import ResponseOutputMessage, ResponseOutputText
 
     class Parrot(sdk.Model):
