@@ -20,12 +20,21 @@ from outscope import (
     TextDetector,
 )
 from outscope.cli import main
-from outscope.integrations.judging import judge, last_user_text, text_detector
+from outscope.integrations.judging import judge, text_detector, text_to_judge
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     return fitted(tmp_path_factory.mktemp("plug"))
+
+
+def asked(last):
+    """A conversation that began in scope, and how it goes on."""
+    return [
+        {"role": "user", "content": INSIDE},
+        {"role": "assistant", "content": "Now, from your usual account?"},
+        {"role": "user", "content": last},
+    ]
 
 
 # ---- what they share
@@ -84,10 +93,25 @@ def test_a_lost_encoder_is_noticed_at_once(tmp_path):
         ([{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}], None),
         ([{"role": "system", "content": "be kind"}], None),
         ([], None),
+        ("  ", None),
+        (asked("yes"), INSIDE),
+        (asked(OUTSIDE), OUTSIDE),
+        (asked([{"type": "input_image", "image_url": "x"}]), None),
     ],
 )
-def test_the_last_text_of_the_user_is_found(messages, text):
-    assert last_user_text(messages) == text
+def test_what_the_user_says_now_is_judged(messages, text):
+    assert text_to_judge(messages, 5) == text
+
+
+@pytest.mark.parametrize("turns", [0, -1, 1.5, True, "5"])
+def test_turns_are_counted_in_whole_numbers(saved, turns):
+    needs("agents"), needs("langchain_core")
+    from outscope.integrations.agents import input_guardrail
+    from outscope.integrations.langchain import ScopeCheck
+
+    for made in (input_guardrail, ScopeCheck):
+        with pytest.raises(InputError, match=r"turns=.*at least 1"):
+            made(saved[0], turns=turns)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +147,7 @@ def test_a_missing_library_is_named_with_its_install_line(saved, home, module, e
 def answering():
     """The SDK, and an agent whose model answers here instead of over the network."""
     sdk = needs("agents")
+    sdk.set_tracing_disabled(True)  # the examples below run in the same process
     from openai.types.responses import ResponseOutputMessage, ResponseOutputText
 
     class Parrot(sdk.Model):
@@ -164,6 +189,15 @@ def test_an_agent_stops_before_it_answers_off_topic(saved, answering):
     assert output.tripwire_triggered
     assert output.output_info == judge(saved[0], [OUTSIDE])[0]
     assert model.asked == 1  # the model never saw it
+    result = asyncio.run(sdk.Runner.run(agent, asked("yes"), run_config=quiet))
+    (passed,) = result.input_guardrail_results
+    assert passed.output.output_info == judge(saved[0], [INSIDE])[0]
+    agent.input_guardrails = [input_guardrail(saved[0], turns=1)]
+    result = asyncio.run(
+        agent.input_guardrails[0].run(agent, asked("yes"), sdk.RunContextWrapper(None))
+    )
+    question = asked("yes")[1]["content"]
+    assert result.output.output_info == judge(saved[0], [question])[0]
     picture = [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]
     with pytest.raises(sdk.InputGuardrailTripwireTriggered):
         asyncio.run(sdk.Runner.run(agent, picture, run_config=quiet))
@@ -189,6 +223,9 @@ def test_a_runnable_judges_texts_and_messages(saved):
     assert asyncio.run(route.ainvoke(OUTSIDE)) == "no"
     talk = [HumanMessage(OUTSIDE), AIMessage("No."), HumanMessage(INSIDE)]
     assert check.invoke(talk) == inside
+    replied = [HumanMessage(INSIDE), AIMessage("Today?"), HumanMessage("yes please")]
+    assert check.invoke(replied) == inside
+    assert ScopeCheck(saved[0], turns=1).invoke(replied) == judge(saved[0], ["Today?"])[0]
     prompt = ChatPromptTemplate.from_messages([("system", "be kind"), ("human", "{question}")])
     assert (prompt | check).invoke({"question": OUTSIDE}) == outside
     with pytest.raises(InputError, match="no text by a user"):

@@ -10,14 +10,14 @@ from outscope.detectors.coded import DictionaryDetector
 from outscope.detectors.thresholded import ESTIMATE
 from outscope.errors import InputError
 from outscope.loading import load
+from outscope.text.conversations import ends_without_text, judged_text
 from outscope.text.pipeline import TextDetector
 from outscope.text.verdict import Verdict
 
 # In-scope texts that a reason quotes, and how much of each.
 QUOTED, QUOTE = 2, 80
-# Where messages of chat models name their author and their text.
-USERS = ("user", "human")
-TEXT_PARTS = ("text", "input_text")
+# User turns of a conversation that count.
+TURNS = 5
 
 
 def text_detector(given: TextDetector | str | os.PathLike[str]) -> TextDetector:
@@ -82,31 +82,20 @@ def explain(detector: TextDetector, text: str, n_atoms: int) -> dict[str, Any]:
     return {**found, "threshold": detector.threshold_}
 
 
-def last_user_text(messages: Any) -> str | None:
-    """The text itself, or that of the last message by a user; None if there is none."""
+def text_to_judge(messages: Any, turns: int) -> str | None:
+    """The text itself, or what the last user turns of a conversation are about.
+
+    None if there is no text, or none in the last user turn: an image is not judged by what was
+    said before it.
+    """
     if isinstance(messages, str):
-        return messages
-    for message in reversed(list(messages)):
-        if _field(message, "role", "type") in USERS:
-            return _text_of(_field(message, "content"))
-    return None
+        return messages if messages.strip() else None
+    messages = list(messages)
+    return None if ends_without_text(messages) else judged_text(messages, turns)
 
 
-def _field(message: Any, *names: str) -> Any:
-    """The first of these fields that a dictionary or an object has."""
-    for name in names:
-        value = message.get(name) if isinstance(message, dict) else getattr(message, name, None)
-        if value is not None:
-            return value
-    return None
-
-
-def _text_of(content: Any) -> str | None:
-    if content is None or isinstance(content, str):
-        return content
-    parts = [part if isinstance(part, str) else _part(part) for part in content]
-    return "\n".join(part for part in parts if part) or None
-
-
-def _part(part: Any) -> str:
-    return str(_field(part, "text") or "") if _field(part, "type") in TEXT_PARTS else ""
+def check_turns(turns: Any) -> int:
+    """How many user turns of a conversation count, at least 1."""
+    if isinstance(turns, bool) or not isinstance(turns, int) or turns < 1:
+        raise InputError(f"turns={turns!r}: expected a whole number of user turns, at least 1")
+    return turns

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from outscope.errors import InputError, require
-from outscope.integrations.judging import judge, last_user_text, text_detector
+from outscope.integrations.judging import TURNS, check_turns, judge, text_detector, text_to_judge
 from outscope.text.pipeline import TextDetector
 
 require("langchain_core", extra="langchain")
@@ -18,11 +18,13 @@ from langchain_core.runnables.config import RunnableConfig  # noqa: E402
 class ScopeCheck(Runnable[Any, dict[str, Any]]):
     """Text, prompt or messages → verdict, as a dictionary; many are judged in one pass.
 
-    Of messages, the last one by the user is judged.
+    Of messages, the last `turns` by the user count: a short reply is judged with its topic.
     """
 
-    def __init__(self, detector: TextDetector | str | os.PathLike[str]) -> None:
-        self.detector = text_detector(detector)
+    def __init__(
+        self, detector: TextDetector | str | os.PathLike[str], *, turns: int = TURNS
+    ) -> None:
+        self.detector, self.turns = text_detector(detector), check_turns(turns)
 
     def invoke(
         self,
@@ -47,11 +49,13 @@ class ScopeCheck(Runnable[Any, dict[str, Any]]):
         return self._judge(inputs) if inputs else []
 
     def _judge(self, inputs: list[Any]) -> list[dict[str, Any]]:
-        return judge(self.detector, [_text(given) for given in inputs])
+        return judge(self.detector, [self._text(given) for given in inputs])
 
-
-def _text(given: Any) -> str:
-    found = last_user_text(given.to_messages() if hasattr(given, "to_messages") else given)
-    if found is None:
-        raise InputError("the input has no text by a user; give a text or messages with one")
-    return found
+    def _text(self, given: Any) -> str:
+        messages = given.to_messages() if hasattr(given, "to_messages") else given
+        found = text_to_judge(messages, self.turns)
+        if found is None:
+            raise InputError(
+                "the input has no text by a user; give a text or messages that end with one"
+            )
+        return found

@@ -38,12 +38,6 @@ def onnx_model(detector: Any) -> Any:
             f"the atoms take {detector.atoms_.nbytes:,} bytes, but an ONNX file holds at most "
             f"{LARGEST:,}; fit with fewer atoms (max_bytes={LARGEST})"
         )
-    if detector.plan_.bandwidth == 0.0 and detector._k > detector.n_features_in_:
-        raise InputError(
-            f"n_neighbors={detector._k} atoms of {detector.n_features_in_} numbers depend on each "
-            "other under the cosine kernel, which the exported solver may not resolve; fit with "
-            f"n_neighbors={detector.n_features_in_} or less, or with kernel='gaussian'"
-        )
     graph = Graph()
     coder = detector._coder
     rows, square = seen_rows(graph, "rows", detector._view, normalize=coder.normalize)

@@ -10,17 +10,37 @@ from outscope.integrations.onnx_graph import Graph
 # How often all wrong atoms may change sides without progress, before they do so one at a time.
 PATIENCE = 3.0
 # Problems of 20 independent atoms took at most 6 turns; dependent ones may turn in circles.
-TURNS = 100
+TURNS = 20
 
 
 def solve_energy(graph: Graph, gram: str, targets: str, k: int) -> str:
     """The energy (p, 1) that θ explains: the minimum over θ ≥ 0 of ½ θᵀ·gram·θ − θᵀ·target.
 
-    Block principal pivoting (Portugal, Júdice and Vicente 1994): all atoms on the wrong side of
-    their condition change sides at once, and one at a time where that makes no progress. It ends
-    where the conditions of the optimum hold for every problem. Where they never do, which may
-    happen among atoms that depend on each other, the energy is NaN, not a wrong number.
+    Block principal pivoting (Portugal, Júdice and Vicente 1994) is quick where atoms are
+    independent: all atoms on the wrong side of their condition change sides at once, and one at a
+    time where that makes no progress. Problems that this leaves unsolved are solved by the steps
+    of Lawson and Hanson, as in the engine, which end for atoms that depend on each other, too.
     """
+    code, solved = _by_blocks(graph, gram, targets, k)
+    energy = _energy_of(graph, gram, targets, code)
+    left = graph.op("NonZero", graph.without_axis(graph.op("Not", solved), 1))
+    left = graph.without_axis(left, 0)
+    gram, targets = (graph.op("Gather", some, left) for some in (gram, targets))
+    code, solved = _by_steps(graph, gram, targets, k)
+    late = _energy_of(graph, gram, targets, code)
+    late = graph.op("Where", solved, late, graph.constant(np.nan))
+    return graph.op("ScatterND", energy, graph.with_axis(left, 1), late)
+
+
+def _energy_of(g: Graph, gram: str, targets: str, code: str) -> str:
+    """Twice the objective: the energy at the optimum, where errors of the code enter squared."""
+    code = g.op("Max", code, g.number(0.0))
+    pull = g.op("Sub", g.op("Add", targets, targets), _times(g, gram, code))
+    return g.total(g.op("Mul", code, pull), 1)
+
+
+def _by_blocks(graph: Graph, gram: str, targets: str, k: int) -> tuple[str, str]:
+    """Codes (p, k), and for which problems they are the optimum (p, 1)."""
     column = graph.total(graph.op("Mul", targets, graph.number(0.0)), 1)
     fewest = graph.op("Add", column, graph.number(k + 1.0))
     patience = graph.op("Add", column, graph.number(PATIENCE))
@@ -44,13 +64,62 @@ def solve_energy(graph: Graph, gram: str, targets: str, k: int) -> str:
         return on, [sides, code, g.op("Min", number, fewest), left]
 
     start = [passive, passive, fewest, patience]
-    _, code, fewest, _ = graph.repeat(TURNS + 10 * k, start, turn)
-    code = graph.op("Max", code, graph.number(0.0))
-    # Twice the objective: at the optimum it is the energy, and errors of the code enter squared.
-    pull = graph.op("Sub", graph.op("Add", targets, targets), _times(graph, gram, code))
-    energy = graph.total(graph.op("Mul", code, pull), 1)
-    solved = graph.op("Equal", fewest, graph.number(0.0))
-    return graph.op("Where", solved, energy, graph.constant(np.nan))
+    _, code, fewest, _ = graph.repeat(TURNS + k, start, turn)
+    return code, graph.op("Equal", fewest, graph.number(0.0))
+
+
+def _by_steps(graph: Graph, gram: str, targets: str, k: int) -> tuple[str, str]:
+    """The same, atom by atom: from a feasible code, each step lowers the objective."""
+    none = graph.double(graph.op("Greater", targets, graph.number(np.inf)))
+    column = graph.total(none, 1)
+
+    def turn(g: Graph, given: list[str]) -> tuple[str, list[str]]:
+        code, passive, barred, newest, _ = given
+        zero, one = g.number(0.0), g.number(1.0)
+        best, _ = _solve_passive(g, gram, targets, passive, k)
+        code, leaving, blocked = _towards(g, code, best, passive)
+        passive = g.op("Sub", passive, leaving)
+        # A new atom that blocks at once is rounding noise, until another one gets a weight.
+        noise = g.op("Add", barred, g.op("Mul", newest, leaving))
+        stays = g.op("Greater", g.total(g.op("Mul", newest, passive), 1), zero)
+        barred = g.op("Where", blocked, noise, g.op("Where", stays, zero, barred))
+        slope, slack = _slope(g, gram, targets, code)
+        idle = g.op("Sub", one, g.op("Max", passive, barred))
+        useful = g.op("Mul", idle, g.double(g.op("Greater", slope, slack)))
+        useful = g.op("Where", blocked, zero, useful)
+        entering = _steepest(g, slope, useful, k)
+        busy = g.op("Max", g.double(blocked), g.largest(entering))
+        on = g.op("Greater", g.op("ReduceSum", busy, keepdims=0), zero)
+        newest = g.op("Where", blocked, newest, entering)
+        return on, [code, g.op("Add", passive, entering), barred, newest, busy]
+
+    start = [none, none, none, none, column]
+    code, *_, busy = graph.repeat(10 * (k + 10), start, turn)
+    return code, graph.op("Equal", busy, graph.number(0.0))
+
+
+def _towards(g: Graph, code: str, best: str, passive: str) -> tuple[str, str, str]:
+    """The code moved to the best one of its atoms until a weight is 0; which; whether one was."""
+    zero, one = g.number(0.0), g.number(1.0)
+    stuck = g.op("Mul", passive, g.double(g.op("LessOrEqual", best, zero)))
+    room = g.op("Sub", code, best)
+    share = g.op("Where", g.op("Greater", room, zero), g.op("Div", code, room), zero)
+    share = g.op("Where", g.op("Greater", stuck, zero), share, one)
+    step = g.op("ReduceMin", share, g.constant([1], np.int64), keepdims=1)
+    blocked = g.op("Greater", g.largest(stuck), zero)
+    moved = g.op("Sub", code, g.op("Mul", step, room))
+    leaving = g.op("Mul", stuck, g.double(g.op("LessOrEqual", share, step)))
+    moved = g.op("Where", g.op("Greater", leaving, zero), zero, moved)
+    return g.op("Where", blocked, moved, best), leaving, blocked
+
+
+def _steepest(g: Graph, slope: str, useful: str, k: int) -> str:
+    """1 at the useful atom of the largest slope, of equal ones the last; else 0."""
+    zero = g.number(0.0)
+    slope = g.op("Where", g.op("Greater", useful, zero), slope, zero)
+    first = g.op("Mul", useful, g.double(g.op("Equal", slope, g.largest(slope))))
+    places = g.op("Mul", first, g.constant(np.arange(1.0, k + 1)[None]))
+    return g.op("Mul", first, g.double(g.op("Equal", places, g.largest(places))))
 
 
 def _times(g: Graph, gram: str, code: str) -> str:
@@ -58,11 +127,16 @@ def _times(g: Graph, gram: str, code: str) -> str:
     return g.without_axis(g.op("MatMul", gram, g.with_axis(code, 2)), 2)
 
 
-def _wrong_side(g: Graph, gram: str, targets: str, code: str, passive: str, used: str) -> str:
-    """1 where a weight is negative, or where raising a weight of 0 would lower the objective."""
+def _slope(g: Graph, gram: str, targets: str, code: str) -> tuple[str, str]:
+    """How much raising each weight lowers the objective (p, k), and what is rounding (p, 1)."""
     slope = g.op("Sub", targets, _times(g, gram, code))
     size = g.op("Add", g.total(g.op("Abs", code), 1), g.largest(g.op("Abs", targets)))
-    slack = g.op("Mul", size, g.number(DUAL_TOLERANCE))
+    return slope, g.op("Mul", size, g.number(DUAL_TOLERANCE))
+
+
+def _wrong_side(g: Graph, gram: str, targets: str, code: str, passive: str, used: str) -> str:
+    """1 where a weight is negative, or where raising a weight of 0 would lower the objective."""
+    slope, slack = _slope(g, gram, targets, code)
     negative = g.op("Mul", used, g.double(g.op("Less", code, g.number(0.0))))
     idle = g.op("Sub", g.number(1.0), passive)
     return g.op("Add", negative, g.op("Mul", idle, g.double(g.op("Greater", slope, slack))))

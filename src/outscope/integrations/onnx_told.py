@@ -16,24 +16,22 @@ def told_scores(graph: Graph, outside: Outside, base: str, rows: str, view: View
     """The scores (n, 1) after all lessons, from those before; `Outside.told_of` as a graph."""
     kept = _rounded(graph, rows)
 
-    def distance(side: Coder | None) -> str:
+    def against(side: Coder | None) -> str:
         if side is None:
             return graph.number(np.inf)
         seen, square = seen_rows(graph, kept, view, normalize=side.normalize)
-        return dictionary_scores(graph, side, seen, square, 1)
+        return dictionary_scores(graph, side, seen, square, min(outside._k, len(side)))
 
-    zero, refused = graph.number(0.0), distance(outside._refused)
-    score, short = (
-        base,
-        graph.op("Max", graph.op("Sub", graph.number(outside.level_), refused), zero),
-    )
+    score, zero, refused = base, graph.number(0.0), against(outside._refused)
+    margin = graph.op("Sub", graph.op("Add", base, graph.number(outside.level_)), refused)
+    lacking = graph.op("Max", margin, zero)
     if outside._accepted is not None:
-        accepted = distance(outside._accepted)
+        accepted = against(outside._accepted)
         within = graph.op("LessOrEqual", accepted, graph.number(outside.reach_))
         vouched = graph.op("And", within, graph.op("LessOrEqual", accepted, refused))
-        short = graph.op("Where", vouched, zero, short)
+        lacking = graph.op("Where", vouched, zero, lacking)
         score = graph.op("Where", vouched, graph.op("Min", base, accepted), base)
-    return graph.op("Add", score, graph.op("Mul", short, graph.number(WEIGHT)))
+    return graph.op("Add", score, graph.op("Mul", lacking, graph.number(WEIGHT)))
 
 
 def _rounded(graph: Graph, rows: str) -> str:

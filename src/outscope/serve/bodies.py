@@ -10,11 +10,11 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
 from outscope.errors import InputError
-from outscope.serve.conversations import judged_text
 from outscope.serve.models import Served
 from outscope.serve.problems import Problem, invalid, too_large
 from outscope.serve.settings import Settings
 from outscope.serve.shapes import ScoreBody
+from outscope.text.conversations import judged_text
 from outscope.text.encoders import check_texts
 
 Shape = TypeVar("Shape", bound=BaseModel)

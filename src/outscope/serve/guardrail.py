@@ -10,7 +10,6 @@ from pydantic import Field, ValidationError
 
 from outscope.serve.bodies import check_items, read_json
 from outscope.serve.caller import Callers
-from outscope.serve.conversations import judged_text, text_of
 from outscope.serve.judging import Question
 from outscope.serve.models import Registry
 from outscope.serve.openapi import described
@@ -18,6 +17,7 @@ from outscope.serve.problems import Problem, invalid
 from outscope.serve.routes import as_json, check_rate_of
 from outscope.serve.settings import Settings
 from outscope.serve.shapes import GuardrailAnswer, GuardrailBody, Rate, _Strict
+from outscope.text.conversations import judged_text, text_of
 
 PATH = "/beta/litellm_basic_guardrail_api"
 REASON = "This question is outside of what this assistant is for."

@@ -28,6 +28,9 @@ _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 REPLY_WORDS, REQUEST_WORDS = frozenset(_REPLIES.split()), frozenset(_REQUESTS.split())
 # An answer to a question of the assistant has at most this many words.
 LONGEST_ANSWER = 6
+# How chat models and the libraries around them name authors and parts with a text.
+USERS, ASSISTANTS = ("user", "human"), ("assistant", "ai")
+TEXT_PARTS = ("text", "input_text", "output_text")
 
 
 def _words(text: str) -> list[str]:
@@ -66,29 +69,49 @@ def text_of(content: Any) -> str:
     """The text of a message's content, which is a string or a list of parts."""
     if isinstance(content, str):
         return content
-    parts = content or ()
-    return "\n".join(part.text for part in parts if part.type == "text" and part.text)
+    return "\n".join(text for text in map(_text_of_part, content or ()) if text)
+
+
+def _text_of_part(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    return str(_field(part, "text") or "") if _field(part, "type") in TEXT_PARTS else ""
+
+
+def _field(message: Any, *names: str) -> Any:
+    """The first of these fields that a dictionary or an object has."""
+    for name in names:
+        value = message.get(name) if isinstance(message, dict) else getattr(message, name, None)
+        if value is not None:
+            return value
+    return None
 
 
 def _user_turns(messages: Sequence[Any]) -> Iterator[tuple[str, str]]:
     """What the user said, turn by turn, each with what the assistant had said before."""
     asked = ""
     for message in messages:
-        text = text_of(message.content).strip()
-        if message.role == "assistant":
+        author, text = _field(message, "role", "type"), text_of(_field(message, "content")).strip()
+        if author in ASSISTANTS:
             asked = text
-        elif message.role == "user" and text:
+        elif author in USERS:
             yield text, asked
+
+
+def ends_without_text(messages: Sequence[Any]) -> bool:
+    """Whether the last user turn holds no text, or there is none."""
+    return not next((text for text, _ in reversed(list(_user_turns(messages)))), "")
 
 
 def judged_text(messages: Sequence[Any], turns: int) -> str | None:
     """The text to judge, from the last `turns` user turns; None if no user turn holds a text.
 
-    A reply is judged as the topic before it: the last user turn with a topic of its own, else what
-    the assistant said. An answer is judged together with that topic. Any other turn is a topic.
+    Messages are dictionaries or objects, as chat models and their libraries have them. A reply is
+    judged as the topic before it: the last user turn with a topic of its own, else what the
+    assistant said. An answer is judged together with that topic. Any other turn is a topic.
     """
     topic = judged = None
-    for text, asked in list(_user_turns(messages))[-turns:]:
+    for text, asked in [turn for turn in _user_turns(messages) if turn[0]][-turns:]:
         if is_reply(text):
             topic = topic or asked or None
             judged = topic or text

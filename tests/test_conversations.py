@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from outscope import TextDetector
 from outscope.demo import corpus
-from outscope.serve.conversations import judged_text
 from outscope.serve.shapes import Message
+from outscope.text.conversations import ends_without_text, judged_text
 
 
 def turns(*texts):
@@ -44,6 +46,27 @@ def test_parts_of_messages():
     assert judged_text([Message(role="user", content=parts)], 3) == "my bike"
     assert judged_text([Message(role="system", content="my bike")], 3) is None
     assert judged_text([Message(role="user", content=None)], 3) is None
+
+
+def test_messages_of_any_library_are_read():
+    """Dictionaries and objects, roles or types, parts of the chat and the responses interface."""
+    asked = {"role": "assistant", "content": [{"type": "output_text", "text": "Which part?"}]}
+    own = {"role": "user", "content": [{"type": "input_text", "text": "my bike"}, "is broken"]}
+    called = {"type": "function_call_output", "output": "broken"}
+    said = SimpleNamespace(type="human", content="the saddle")
+    assert judged_text([own, called, asked, said], 2) == "my bike\nis broken the saddle"
+    answered = SimpleNamespace(type="ai", content="Is it about your bike?")
+    assert judged_text([answered, {"type": "human", "content": "yes"}], 2) == answered.content
+
+
+def test_a_last_turn_without_text_is_noticed():
+    picture = {"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}
+    own = {"role": "user", "content": "my bike"}
+    assert [ends_without_text(said) for said in ([], [own, picture], [picture, own])] == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_the_rule_is_right_on_the_conversations():
