@@ -16,7 +16,9 @@ def encoder_arguments(command: argparse.ArgumentParser) -> None:
     chosen.add_argument(
         "--encoder",
         metavar="NAME",
-        help="a name, a folder, fast (a small static model) or https://host/v1/embeddings",
+        action="append",
+        help="a name, a folder, fast (a small static model) or https://host/v1/embeddings; give "
+        "it twice to join two, e.g. a pre-trained and a fine-tuned one",
     )
     chosen.add_argument(
         "--backend",
@@ -40,9 +42,10 @@ def chosen_encoder(options: Any, **settings: Any) -> Any:
     from outscope.text.remote import is_address
     from outscope.text.weights import DEFAULT
 
-    name = DEFAULT if options.encoder is None else options.encoder
+    names = options.encoder or [DEFAULT]
+    name = names[0] if len(names) == 1 else names
     remote = {REMOTE[n]: getattr(options, n) for n in REMOTE if getattr(options, n) is not None}
-    if remote and not is_address(name):
+    if remote and not (isinstance(name, str) and is_address(name)):
         option = next(n for n in REMOTE if getattr(options, n) is not None)
         raise InputError(
             f"--{option.replace('_', '-')} is for a remote encoder; give --encoder https://…"
