@@ -16,9 +16,7 @@ def encoder_arguments(command: argparse.ArgumentParser) -> None:
     chosen.add_argument(
         "--encoder",
         metavar="NAME",
-        action="append",
-        help="a name, a folder, fast (a small static model) or https://host/v1/embeddings; give "
-        "it twice to join two, e.g. a pre-trained and a fine-tuned one",
+        help="a name, a folder, fast (a small static model) or https://host/v1/embeddings",
     )
     chosen.add_argument(
         "--backend",
@@ -42,10 +40,9 @@ def chosen_encoder(options: Any, **settings: Any) -> Any:
     from outscope.text.remote import is_address
     from outscope.text.weights import DEFAULT
 
-    names = options.encoder or [DEFAULT]
-    name = names[0] if len(names) == 1 else names
+    name = DEFAULT if options.encoder is None else options.encoder
     remote = {REMOTE[n]: getattr(options, n) for n in REMOTE if getattr(options, n) is not None}
-    if remote and not (isinstance(name, str) and is_address(name)):
+    if remote and not is_address(name):
         option = next(n for n in REMOTE if getattr(options, n) is not None)
         raise InputError(
             f"--{option.replace('_', '-')} is for a remote encoder; give --encoder https://…"

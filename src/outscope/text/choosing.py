@@ -9,7 +9,6 @@ from typing import Any
 
 from outscope.errors import InputError
 from outscope.text.encoders import Encoder, FunctionEncoder, StaticEncoder, TransformerEncoder
-from outscope.text.joined import JoinedEncoder
 from outscope.text.onnx_encoder import OnnxEncoder, is_installed
 from outscope.text.remote import RemoteEncoder, is_address
 from outscope.text.weights import DEFAULT
@@ -24,16 +23,14 @@ SHARED = {"max_length", "batch_size"}
 def make_encoder(encoder: Any = DEFAULT, *, backend: str = "auto", **settings: Any) -> Encoder:
     """An encoder from a name, a folder, an address, a loaded model, or any function.
 
-    A list of these is joined: the rows of each, side by side. "fast" is a small static model.
-    `backend` is what a transformer runs on: torch, onnx or onnx-int8; "auto" is onnx for the
-    default encoder on a CPU where onnxruntime is installed, and otherwise torch.
+    "fast" is a small static model. `backend` is what a transformer runs on: torch, onnx or
+    onnx-int8; "auto" is onnx for the default encoder on a CPU where onnxruntime is installed, and
+    otherwise torch.
     """
     if backend not in BACKENDS:
         raise InputError(f"backend={backend!r}: expected {', '.join(BACKENDS)}")
     if isinstance(encoder, Encoder):
         return encoder
-    if isinstance(encoder, (list, tuple)):
-        return JoinedEncoder([make_encoder(one, backend=backend, **settings) for one in encoder])
     if isinstance(encoder, (str, Path)):
         return _named(encoder, backend, settings)
     if hasattr(encoder, "tokenizer") and hasattr(encoder, "max_seq_length"):
@@ -50,11 +47,7 @@ def make_encoder(encoder: Any = DEFAULT, *, backend: str = "auto", **settings: A
 
 def recorded_encoder(encoder: Any, settings: dict[str, Any]) -> Encoder:
     """The encoder of a saved detector, from what it recorded; without a backend, that was torch."""
-    parts = settings.get("parts", [])
-    if isinstance(encoder, (list, tuple)) and len(encoder) == len(parts):
-        each = zip(encoder, parts, strict=True)
-        return JoinedEncoder([recorded_encoder(one, told) for one, told in each])
-    if settings.get("backend") in ("remote", "joined"):
+    if settings.get("backend") == "remote":
         made = make_encoder(encoder)
     else:
         made = make_encoder(encoder, **{"backend": "torch", **settings})

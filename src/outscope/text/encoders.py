@@ -16,13 +16,7 @@ from outscope._types import BoolArray, Matrix
 from outscope.errors import InputError, require
 from outscope.text.cache import VectorCache
 from outscope.text.seen import hashes, read_seen
-from outscope.text.weights import (
-    BESIDE,
-    DEFAULT,
-    deciding_files,
-    find_encoder,
-    folder_fingerprint,
-)
+from outscope.text.weights import DEFAULT, find_encoder, folder_fingerprint
 
 logger = logging.getLogger("outscope")
 
@@ -77,18 +71,6 @@ class Encoder(ABC):
 
     def _origin(self) -> Path | None:
         return self.folder
-
-    def to_save(self, copied: str) -> tuple[Any, dict[str, Path]]:
-        """The name to record, and the files to put into the folder `copied` beside the model.
-
-        Without a name, only the user has this encoder.
-        """
-        if self.folder is None:
-            return self.address, {}
-        if not self.local:
-            return self.name, {}  # a name that anyone can resolve
-        files = deciding_files(self.folder)
-        return BESIDE + copied, {f.relative_to(self.folder).as_posix(): f for f in files}
 
     def space(self, kind: str) -> str:
         """Name of the space of rows of this kind."""

@@ -29,19 +29,20 @@ from outscope.text.saved import FITTED, RULES
 from outscope.text.suspects import TextSuspects
 from outscope.text.teaching import TaughtByTexts
 from outscope.text.verdict import OUT_OF_SCOPE, Verdict
-from outscope.text.weights import BESIDE, DEFAULT, HUB_NAME, check_copied
+from outscope.text.weights import DEFAULT, HUB_NAME, check_copied, deciding_files
 
 logger = logging.getLogger("outscope")
 
 NEAREST = 3
+# Prefix of a saved encoder's name: its folder is beside the manifest.
+BESIDE = "@"
 
 
 class TextDetector(TaughtByTexts, TextSuspects, OutlierMixin, BaseEstimator):
     """Flags texts that are unlike those it was fitted on.
 
     `encoder` is a model name, a folder (including one written by `outscope finetune`), a loaded
-    SentenceTransformer, any function from texts to rows, or a list of these, which are joined;
-    `detector` is a method name or a detector.
+    SentenceTransformer or any function from texts to rows; `detector` a method name or a detector.
     `holdout` texts (a share, a number, 0 for none) are held out of the fit to set the threshold, so
     that the false-alarm rate `contamination` (None: the detector's own, or 0.05) is a promise:
     P(false alarm) ≤ 5 % on average over calibrations, for texts exchangeable with those held out.
@@ -306,7 +307,7 @@ class TextDetector(TaughtByTexts, TextSuspects, OutlierMixin, BaseEstimator):
         }
         models.write(path, stored, notes, attached)
 
-    def _encoder_to_save(self) -> tuple[Any, tuple[str, dict[str, Path]] | None]:
+    def _encoder_to_save(self) -> tuple[str | None, tuple[str, dict[str, Path]] | None]:
         """What to record as the encoder, and its files if it exists only on this machine."""
         if self.encoder is None and not hasattr(self, "_encoder"):
             return None, None  # loaded and saved again without being used
@@ -315,31 +316,29 @@ class TextDetector(TaughtByTexts, TextSuspects, OutlierMixin, BaseEstimator):
             raise ModelFileError(
                 f"the files of the encoder {encoder.name!r} changed since the fit; fit again"
             )
-        copied = f"encoder-{self.encoder_fingerprint_[:16]}"
-        name, files = encoder.to_save(copied)
-        return name, (copied, files) if files else None
+        folder = encoder.folder
+        if folder is None:
+            return encoder.address, None
+        if not encoder.local:
+            return encoder.name, None  # a name that anyone can resolve
+        name = f"encoder-{self.encoder_fingerprint_[:16]}"
+        files = {file.relative_to(folder).as_posix(): file for file in deciding_files(folder)}
+        return BESIDE + name, (name, files)
 
     def after_loading(self, path: str | os.PathLike[str], encoder: Any) -> Self:
         """Find the encoder again; it is checked at first use."""
         if encoder is not None:
             self.encoder = encoder
             self._checked_encoder()
-        elif isinstance(self.encoder, list):
-            self.encoder = [_found_again(Path(path), name) for name in self.encoder]
+        elif self.encoder is not None and self.encoder.startswith(BESIDE):
+            self.encoder = str(check_copied(Path(path), self.encoder.removeprefix(BESIDE)))
         elif self.encoder is not None and is_address(self.encoder):
             self.encoder = RemoteEncoder.recorded(self.encoder, json.loads(self.encoder_settings_))
-        elif self.encoder is not None:
-            self.encoder = _found_again(Path(path), self.encoder)
+        elif self.encoder is not None and (
+            not HUB_NAME.fullmatch(self.encoder) or Path(self.encoder).exists()
+        ):
+            raise ModelFileError(
+                f"{path} asks for the encoder {self.encoder!r}, which is not a hub name but a path "
+                "on this machine; if you trust it, give it: outscope.load(path, encoder=…)"
+            )
         return self
-
-
-def _found_again(model: Path, name: str) -> str:
-    """The recorded name of an encoder, or the folder with its copy; no other place is trusted."""
-    if name.startswith(BESIDE):
-        return str(check_copied(model, name.removeprefix(BESIDE)))
-    if not HUB_NAME.fullmatch(name) or Path(name).exists():
-        raise ModelFileError(
-            f"{model} asks for the encoder {name!r}, which is not a hub name but a path on this "
-            "machine; if you trust it, give it: outscope.load(path, encoder=…)"
-        )
-    return name

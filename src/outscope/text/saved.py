@@ -24,12 +24,6 @@ def _are_settings(value: Any, _: schema.Seen) -> bool:
     found = json.loads(value)
     if found.get("backend") == "remote":
         return _are_remote(found)
-    if found.get("backend") == "joined":
-        return _are_joined(found)
-    return _are_local(found)
-
-
-def _are_local(found: dict[str, Any]) -> bool:
     backend = found.pop("backend", "torch")
     return backend in ("torch", "onnx", "onnx-int8") and _are_numbers(found, ENCODER_SETTINGS)
 
@@ -39,21 +33,6 @@ def _are_numbers(found: dict[str, Any], names: tuple[str, ...]) -> bool:
         (type(item) is int and abs(item) < 2**32) or (item is None and name in OPTIONAL)
         for name, item in found.items()
     )
-
-
-def _are_joined(found: dict[str, Any]) -> bool:
-    """Whether these are settings of joined encoders, none of which is remote or joined."""
-    parts = found.keys() == {"backend", "parts"} and found["parts"]
-    return (
-        isinstance(parts, list)
-        and len(parts) > 1
-        and all(isinstance(part, dict) and _are_local(part) for part in parts)
-    )
-
-
-def _are_names(value: Any) -> bool:
-    """Whether these are names of encoders to join."""
-    return isinstance(value, list) and len(value) > 1 and all(isinstance(v, str) for v in value)
 
 
 def _are_remote(found: dict[str, Any]) -> bool:
@@ -92,10 +71,7 @@ def _are_classes(value: Any, seen: schema.Seen) -> bool:
 
 
 RULES = {
-    "encoder": Rule(
-        lambda v: v is None or isinstance(v, str) or _are_names(v),
-        "a name, an address, a list of names or None",
-    ),
+    "encoder": Rule(lambda v: v is None or isinstance(v, str), "a name, an address or None"),
     "detector": one_of(*METHODS) | Rule(lambda v: isinstance(v, Detector), "a detector"),
     "contamination": one_of(None) | between(0, 0.5),
     "holdout": one_of("auto")

@@ -27,9 +27,7 @@ HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "*/config.json"]
 # Large, and not read as settings.
 VOCABULARIES = ("tokenizer.json", "vocab.json")
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
-# Prefix of a saved encoder's name: its folder is beside the manifest.
-BESIDE = "@"
-_COPIED = re.compile(r"encoder-[0-9a-f]{16}(/\d{1,2})?")
+_COPIED = re.compile(r"encoder-[0-9a-f]{16}")
 # Modules of sentence-transformers that only compute and load nothing else by name.
 _MODULE = re.compile(
     r"sentence_transformers\.([a-z_]+\.)*(Transformer|Pooling|Normalize|Dense|LayerNorm|Dropout|CNN|"
@@ -151,8 +149,7 @@ def _code_asked_for(name: str, value: Any, key: str = "") -> Iterator[str]:
 def check_copied(model: Path, name: str) -> Path:
     """The folder of an encoder saved with a model; nothing in it may point elsewhere."""
     folder = model / name
-    within = folder.parent if "/" in name else folder
-    if not _COPIED.fullmatch(name) or folder.is_symlink() or within.is_symlink():
+    if not _COPIED.fullmatch(name) or folder.is_symlink():
         raise ModelFileError(f"{model}: the encoder {name!r} is not one that save() put there")
     if not folder.is_dir():
         raise ModelFileError(f"{model}: the encoder in {name} is missing; copy the whole folder")
