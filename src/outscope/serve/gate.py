@@ -93,7 +93,8 @@ class _Passage:
             return await self._receive()
         left = self.start + self._settings.reading - time.perf_counter()
         try:
-            message = await asyncio.wait_for(self._receive(), max(0.001, left))
+            async with asyncio.timeout(max(0.001, left)):
+                message = await self._receive()
         except TimeoutError:
             raise Problem(
                 408,
