@@ -126,10 +126,17 @@ class Batcher:
     async def _serve(self) -> None:
         await asyncio.sleep(0)
         while self._jobs:
+            start = time.perf_counter()
             await self._gather()
             batch = self._take()
             if batch:
                 await self._score(batch)
+                self._learn(time.perf_counter() - start, sum(map(len, batch)))
+
+    def _learn(self, seconds: float, rows: int) -> None:
+        """Remember how long a row takes, with gathering and a busy event loop: what callers wait."""
+        newest = NEWEST if self._seconds_per_row else 1.0
+        self._seconds_per_row += newest * (seconds / rows - self._seconds_per_row)
 
     async def _gather(self) -> None:
         """Wait for requests that are just being read, within the latency budget."""
@@ -158,8 +165,6 @@ class Batcher:
         except Exception as error:
             answers = [error] * len(batch)
         seconds = time.perf_counter() - start
-        newest = 1.0 if not self._seconds_per_row else NEWEST
-        self._seconds_per_row += newest * (seconds / rows - self._seconds_per_row)
         self._metrics.batch_size.labels(self.name).observe(rows)
         self._metrics.batch_seconds.labels(self.name).observe(seconds)
         self._count(-rows)
