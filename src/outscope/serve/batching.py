@@ -57,12 +57,19 @@ class Batcher:
 
     # ---- for requests
 
+    def full(self, rows: int = 1) -> bool:
+        """Whether so many more rows would have to wait too long."""
+        too_many = self._rows + rows > self._settings.queue
+        return bool(self._rows) and (too_many or self._wait() > self._settings.wait)
+
+    def _wait(self) -> float:
+        return self._rows * self._seconds_per_row
+
     def admit(self, rows: int) -> None:
         """Refuse what would have to wait too long, before any work is done."""
-        wait = self._rows * self._seconds_per_row
-        if self._rows and (self._rows + rows > self._settings.queue or wait > self._settings.wait):
+        if self.full(rows):
             self._metrics.refused.labels(self.name).inc()
-            raise busy(max(1, math.ceil(wait / 2)), f"{self._rows:,} rows are waiting")
+            raise busy(max(1, math.ceil(self._wait() / 2)), f"{self._rows:,} rows are waiting")
 
     async def submit(self, key: Hashable, items: Any) -> list[Any]:
         """What the work says about each part of the items, in their order.
@@ -134,7 +141,7 @@ class Batcher:
                 self._learn(time.perf_counter() - start, sum(map(len, batch)))
 
     def _learn(self, seconds: float, rows: int) -> None:
-        """Remember how long a row takes, with gathering and a busy event loop: what callers wait."""
+        """Remember how long a row takes, with the time that gathering and a busy loop add."""
         newest = NEWEST if self._seconds_per_row else 1.0
         self._seconds_per_row += newest * (seconds / rows - self._seconds_per_row)
 
