@@ -30,6 +30,7 @@ from outscope.demo import corpus
 
 WIDTH, ATOMS, BATCH = 384, 2000, 256
 CLIENTS, RELOAD_SECONDS = 32, 5.0
+OPEN, PATIENCE = 1000, 30.0
 BINARY, JSON = "application/octet-stream", "application/json"
 
 
@@ -53,6 +54,11 @@ def make_texts() -> tuple[TextDetector, list[str]]:
     fresh += [row["text"] for row in corpus("out_of_scope")]
     detector = TextDetector(contamination=0.05)
     return detector.fit([r["text"] for r in rows], [r["label"] for r in rows]), fresh
+
+
+def encoder_of(detector: TextDetector) -> str:
+    """Name and kind of the encoder."""
+    return f"{detector.encoder}, {type(detector._checked_encoder()).__name__}"
 
 
 # ---- a client that costs little
@@ -127,7 +133,7 @@ def resident(pid: int) -> float:
 
 def milliseconds(seconds: list[float]) -> dict[str, float]:
     p50, p99 = np.quantile(seconds, (0.5, 0.99))
-    return {"p50_ms": round(1000 * p50, 2), "p99_ms": round(1000 * p99, 2)}
+    return {"p50_ms": round(float(1000 * p50), 2), "p99_ms": round(float(1000 * p99), 2)}
 
 
 def load() -> float:
@@ -216,7 +222,7 @@ def single(port: int, folder: Path) -> None:
             half, _ = asyncio.run(paced(port, sent, gap, 600))
             found = {
                 "measure": "single",
-                "what": kind,
+                "what": kind if kind == "vector" else f"text ({encoder_of(detector)})",
                 "in_process_p50_ms": milliseconds(inside[50:])["p50_ms"],
                 "alone": milliseconds(alone[50:]),
                 "half_load": milliseconds(half[50:]),
@@ -235,29 +241,46 @@ def single(port: int, folder: Path) -> None:
 async def paced(
     port: int, sent: list[bytes], gap: float, n: int, statuses: Counter | None = None
 ) -> tuple[list[float], list[float]]:
-    """Times of n requests that come `gap` seconds apart on average, at random; 0: one by one."""
+    """Times of n requests that come `gap` seconds apart on average, at random; 0: one by one.
+
+    At most OPEN are under way: more connections than that would measure the sockets of the
+    machine. What comes on top is counted as "not sent", what is not answered as "no answer".
+    """
     rng, idle, taken, at = np.random.default_rng(0), [], [], []
+    counts = Counter() if statuses is None else statuses
+    under_way: set[asyncio.Task] = set()
 
     async def one(body: bytes) -> None:
         client = idle.pop() if idle else Client(port)
         start = time.perf_counter()
-        status, _ = await client.ask(body)
-        if statuses is not None:
-            statuses[status] += 1
+        try:
+            async with asyncio.timeout(PATIENCE):
+                status, _ = await client.ask(body)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            client.close()
+            counts["no answer"] += 1
+            return
+        counts[status] += 1
         if status == 200:
             taken.append(time.perf_counter() - start)
             at.append(start)
         idle.append(client)
 
-    tasks, due = [], time.perf_counter()
+    due = time.perf_counter()
     for i in range(n):
         if gap == 0.0:
             await one(sent[i % len(sent)])
             continue
         due += rng.exponential(gap)
+        # Also when late, so that answers are read.
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        tasks.append(asyncio.create_task(one(sent[i % len(sent)])))
-    await asyncio.gather(*tasks)
+        if len(under_way) >= OPEN:
+            counts["not sent"] += 1
+            continue
+        task = asyncio.create_task(one(sent[i % len(sent)]))
+        under_way.add(task)
+        task.add_done_callback(under_way.discard)
+    await asyncio.gather(*under_way)
     for client in idle:
         client.close()
     return taken, at
@@ -391,6 +414,7 @@ def overload(port: int, folder: Path, seconds: float) -> None:
 
     with served(folder, port, "--wait", "2") as process:
         asyncio.run(saturated(3.0))
+        # Right before, because the machine may be busy with other things.
         capacity = asyncio.run(saturated(10.0))
         rested, _ = asyncio.run(paced(port, sent, 0.0, 60))
         before = resident(process.pid)
@@ -404,8 +428,9 @@ def overload(port: int, folder: Path, seconds: float) -> None:
         recovered, _ = asyncio.run(paced(port, sent, 0.0, 60))
         found = {
             "measure": "overload",
+            "encoder": encoder_of(detector),
             "capacity_s": round(capacity),
-            "asked_s": round(sum(statuses.values()) / span),
+            "asked_s": round((sum(statuses.values()) - statuses["not sent"]) / span),
             "seconds": round(span),
             "statuses": {str(k): v for k, v in statuses.items()},
             "accepted": milliseconds(taken),

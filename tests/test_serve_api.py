@@ -9,9 +9,11 @@ import json
 import numpy as np
 import pytest
 from serving import ADMIN, USER, client_of, text_detector, vector_detector
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from outscope import KNNDetector, MahalanobisDetector, load
+from outscope import KNNDetector, MahalanobisDetector, NNKDetector, load
 from outscope.serve import Settings, create_app
+from outscope.serve.judging import results_of
 from outscope.serve.keys import Keys, hash_key
 
 KEYS = Keys({hash_key(USER): "u"}, {hash_key(ADMIN): "a"})
@@ -143,6 +145,31 @@ def test_detectors_without_reasons(blobs):
         assert [r["evidence"] for r in told["results"]] == [[], []]
         assert told["results"][0]["unexplained"] is None
         assert ask(app, ("GET", f"/v1/models/{name}/map", None))[0].status_code == status
+
+
+def test_one_blas_thread_while_rows_are_scored(rows):
+    detector, fresh = rows
+    seen = []
+
+    def place(rows):
+        seen.extend(x["num_threads"] for x in threadpool_info() if x["user_api"] == "blas")
+
+    with threadpool_limits(2, user_api="blas"):
+        results_of(detector, fresh[:1], 3, place)
+    assert set(seen) == {1}
+
+
+def test_a_verdict_has_the_same_fields_for_rows_and_texts(texts, rows):
+    detector, fresh = rows
+    labelled = NNKDetector(random_state=0).fit(fresh, ["a", "b"] * 50)
+    strange = np.concatenate([fresh[:3], -fresh[:1]])
+    verdicts = [result.as_dict() for result in texts.predict([INSIDE])]
+    found = results_of(labelled, strange, 0, lambda rows: None)
+    assert [*found[0]] == [*verdicts[0]]
+    assert [one["is_ood"] for one in found] == labelled.is_ood(strange).tolist()
+    assert found[3]["label"] == "out of scope"
+    assert found[0]["label"] in ("a", "b", "out of scope")
+    assert results_of(detector, strange, 0, lambda rows: None)[0]["label"] is None
 
 
 def test_requests_that_arrive_together_share_a_batch(rows):

@@ -90,7 +90,7 @@ def create_app(
             allow_methods=["GET", "POST"],
             allow_headers=["authorization", "content-type", "x-api-key", "x-request-id"],
         )
-    app.add_middleware(Gate, settings=settings, metrics=metrics)
+    app.add_middleware(Gate, settings=settings, metrics=metrics, admit=registry.admit)
     return app
 
 

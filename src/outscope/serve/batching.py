@@ -57,12 +57,19 @@ class Batcher:
 
     # ---- for requests
 
+    def full(self, rows: int = 1) -> bool:
+        """Whether so many more rows would have to wait too long."""
+        too_many = self._rows + rows > self._settings.queue
+        return bool(self._rows) and (too_many or self._wait() > self._settings.wait)
+
+    def _wait(self) -> float:
+        return self._rows * self._seconds_per_row
+
     def admit(self, rows: int) -> None:
         """Refuse what would have to wait too long, before any work is done."""
-        wait = self._rows * self._seconds_per_row
-        if self._rows and (self._rows + rows > self._settings.queue or wait > self._settings.wait):
+        if self.full(rows):
             self._metrics.refused.labels(self.name).inc()
-            raise busy(max(1, math.ceil(wait / 2)), f"{self._rows:,} rows are waiting")
+            raise busy(max(1, math.ceil(self._wait() / 2)), f"{self._rows:,} rows are waiting")
 
     async def submit(self, key: Hashable, items: Any) -> list[Any]:
         """What the work says about each part of the items, in their order.
@@ -126,10 +133,17 @@ class Batcher:
     async def _serve(self) -> None:
         await asyncio.sleep(0)
         while self._jobs:
+            start = time.perf_counter()
             await self._gather()
             batch = self._take()
             if batch:
                 await self._score(batch)
+                self._learn(time.perf_counter() - start, sum(map(len, batch)))
+
+    def _learn(self, seconds: float, rows: int) -> None:
+        """Remember how long a row takes, with the time that gathering and a busy loop add."""
+        newest = NEWEST if self._seconds_per_row else 1.0
+        self._seconds_per_row += newest * (seconds / rows - self._seconds_per_row)
 
     async def _gather(self) -> None:
         """Wait for requests that are just being read, within the latency budget."""
@@ -158,8 +172,6 @@ class Batcher:
         except Exception as error:
             answers = [error] * len(batch)
         seconds = time.perf_counter() - start
-        newest = 1.0 if not self._seconds_per_row else NEWEST
-        self._seconds_per_row += newest * (seconds / rows - self._seconds_per_row)
         self._metrics.batch_size.labels(self.name).observe(rows)
         self._metrics.batch_seconds.labels(self.name).observe(seconds)
         self._count(-rows)

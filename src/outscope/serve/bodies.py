@@ -150,7 +150,10 @@ def _rows(rows: Any, served: Served, most: int) -> Any:
         raise _wrong_width(served, f"vectors of {rows.shape[1]} numbers")
     with np.errstate(over="ignore"):
         rows = np.ascontiguousarray(rows, dtype=np.float32)
-    if not np.isfinite(rows.sum(dtype=np.float64)) and not np.isfinite(rows).all():
+    # The sum of squares is finite only if all numbers are; large ones need the second look.
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.vdot(rows, rows)
+    if not np.isfinite(squares) and not np.isfinite(rows).all():
         bad = int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
         raise Problem(
             422,

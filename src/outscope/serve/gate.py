@@ -11,6 +11,7 @@ import logging
 import re
 import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from outscope.serve.metrics import Metrics
@@ -24,6 +25,7 @@ POLICY = (
     "default-src 'self'; base-uri 'none'; object-src 'none'; form-action 'self'; "
     "frame-ancestors 'none'"
 )
+SCORING = frozenset({"/v1/score", "/v1/explain", "/beta/litellm_basic_guardrail_api"})
 HEADERS = (
     (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
@@ -37,8 +39,10 @@ HEADERS = (
 class Gate:
     """Outermost ASGI layer."""
 
-    def __init__(self, app: Any, settings: Settings, metrics: Metrics) -> None:
-        self.app, self._settings, self._metrics = app, settings, metrics
+    def __init__(
+        self, app: Any, settings: Settings, metrics: Metrics, admit: Callable[[], None]
+    ) -> None:
+        self.app, self._settings, self._metrics, self._admit = app, settings, metrics, admit
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle one request; anything else goes straight through."""
@@ -48,6 +52,8 @@ class Gate:
         passage = _Passage(scope, receive, send, self._settings)
         try:
             passage.check()
+            if scope["path"] in SCORING:
+                self._admit()  # here, because an overload must cost little
             await self.app(scope, passage.receive, passage.send)
         except Problem as problem:
             await passage.fail(problem)
@@ -93,7 +99,8 @@ class _Passage:
             return await self._receive()
         left = self.start + self._settings.reading - time.perf_counter()
         try:
-            message = await asyncio.wait_for(self._receive(), max(0.001, left))
+            async with asyncio.timeout(max(0.001, left)):
+                message = await self._receive()
         except TimeoutError:
             raise Problem(
                 408,
@@ -128,7 +135,8 @@ class _Passage:
     def note(self, metrics: Metrics) -> None:
         """Count and log, without texts unless the route put them among the facts."""
         seconds = time.perf_counter() - self.start
-        route = getattr(self.scope.get("route"), "path", "other")
+        path = self.scope["path"]
+        route = getattr(self.scope.get("route"), "path", path if path in SCORING else "other")
         method = self.scope["method"] if self.scope["method"] in METHODS else "other"
         metrics.count_request(route, method, self.status, seconds)
         fields = {

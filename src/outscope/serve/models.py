@@ -328,6 +328,11 @@ class Registry:
             raise Problem(404, "unknown-model", f"no model of that name is served; known: {known}")
         return self.served[name]
 
+    def admit(self) -> None:
+        """Refuse a scoring request before it is read, if no model could take it."""
+        if all(one.batcher.full() for one in self.served.values()):
+            self.default.batcher.admit(1)
+
     async def watch(self) -> None:
         """Follow the folders for as long as the service runs."""
         while True:

@@ -32,6 +32,12 @@ class Protocol(H11Protocol):
         elif self._head is None:
             self._wait_for_head()
 
+    def on_response_complete(self) -> None:
+        """Start the clock again if the beginning of another head has come already."""
+        super().on_response_complete()
+        if self.cycle.response_complete and self._head is None and self.conn.trailing_data[0]:
+            self._wait_for_head()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clock."""
         self._stop()

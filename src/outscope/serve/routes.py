@@ -107,7 +107,7 @@ class Routes:
     def _note(
         self, served: Served, about: Any, results: list[Any], request: Request, asked: Asked
     ) -> None:
-        flagged = sum(result["is_ood"] for result in results)
+        flagged = sum([result["is_ood"] for result in results])
         scores = [result["ood_score"] for result in results]
         served.metrics.count_scores(served.name, scores, flagged, about["threshold"])
         facts = request.state.facts
