@@ -27,6 +27,8 @@ from outscope.learning.view import View
 
 # An outside example is in doubt if it looks more familiar than this share of in-scope rows.
 DOUBTFUL = 0.1
+# Every example is an atom up to so many; of more, a quarter, but no fewer than these.
+EVERY_EXAMPLE = 400
 # Pairs named in one warning.
 NAMED = 3
 
@@ -138,7 +140,7 @@ class TaughtDetector(Rethresholded):
 
     def _learn_side(self, seen: Matrix) -> NNKMeans:
         """A dictionary of examples, learned and pruned like the one of in-scope rows."""
-        size = size_for("auto", len(seen))
+        size = min(len(seen), max(EVERY_EXAMPLE, size_for("auto", len(seen))))
         one = self._dictionary(
             n_atoms=size, max_atoms=None, max_bytes=None, init="k-means++", random_state=0
         )
