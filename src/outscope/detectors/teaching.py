@@ -128,7 +128,8 @@ class TaughtDetector(Rethresholded):
 
     def _learned(self, outside: Outside) -> Outside:
         with one_thread_each():
-            return outside.learned(self._seeing, self._learn_side, self._usual())
+            base = self._base_score(outside.examples)
+            return outside.learned(self._seeing, self._learn_side, self._usual(), base)
 
     def _usual(self) -> Usual:
         """What in-scope rows are like; without witnesses, as far as atoms tell."""
