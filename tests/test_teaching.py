@@ -261,6 +261,12 @@ def test_one_example_lifts_fewer_in_scope_rows_than_many(detector):
     assert lifted[0] < 0.05 < lifted[1]
 
 
+@pytest.mark.filterwarnings("ignore::outscope.errors.InScopeExampleWarning")
+def test_a_text_that_looked_in_scope_is_refused_once_it_was_told(detector):
+    new = FRESH[~detector.is_ood(FRESH)][::10]
+    assert all(detector.after("refuse", row[None]).is_ood(row[None])[0] for row in new)
+
+
 def test_without_kept_rows_the_promise_is_withdrawn():
     small = NNKDetector(max_bytes=4000, random_state=0).fit(X).calibrate(HELD)
     cut = small.threshold_

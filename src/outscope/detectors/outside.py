@@ -239,15 +239,15 @@ def _level(margins: FloatArray, scores: FloatArray, told: FloatArray) -> float:
 
     A lesson that lifts in-scope rows lifts the threshold, and what it does not lift is missed. So
     the level is no higher than keeps all but few in-scope rows within their usual bound. Yet half
-    of the examples are to pass the bound themselves, as far as the usual margin allows; `told` are
-    their scores.
+    of the examples are to score above all of these rows, as far as the usual margin allows; `told`
+    are the scores of examples.
     """
     share = USUALLY * min(1.0, len(told) / ENOUGH)
     typical, high = np.quantile(scores, [0.5, 1.0 - RARE])
     bound = high + SLACK * (high - typical)
     crossing = np.where(scores > bound, -np.inf, margins + (bound - scores) / WEIGHT)
     allowed = np.quantile(crossing, RARE, method="higher")
-    needed = np.quantile((bound - told) / WEIGHT - told, 0.5, method="higher")
+    needed = np.quantile((scores.max() - told) / WEIGHT - told, 0.5, method="higher")
     least = min(needed, np.quantile(margins, USUALLY))
     return float(max(least, min(np.quantile(margins, share), allowed)))
 
