@@ -187,12 +187,14 @@ def test_the_last_word_on_the_same_thing_counts(detector):
 
 def test_many_examples_are_learned_into_fewer_atoms(detector):
     own = detector.stored_bytes_
-    detector.refuse(around(10, 200, 6))
+    detector.refuse(around(10, 500, 6))
     side = detector.outside_.refused_
-    assert len(side.atoms_) == 100
+    assert len(side.atoms_) == 400
     assert side.precision_ == detector.plan_.precision
     assert detector.stored_bytes_ == own + side.stored_bytes_
-    assert detector.teaching_bytes_ > 200 * 32
+    assert detector.teaching_bytes_ > 500 * 32
+    detector.undo().refuse(around(10, 200, 6))
+    assert len(detector.outside_.refused_.atoms_) == 200
     again = type(detector)(precision="int8", random_state=0).fit(X, Y, outside=TOLD)
     assert again.outside_.refused_.stored_atoms_.dtype == np.int8
 
@@ -229,15 +231,40 @@ def test_reasons_name_the_refused_example(detector):
 def test_an_estimate_follows_the_scores():
     detector = NNKDetector(random_state=0).fit(X)
     near, cut = (around(0, 4, 8) + around(10, 4, 8)) / 2, detector.threshold_
-    held = detector.held_out_scores_
+    near, held = np.concatenate([near, inside(3, 7)]), detector.held_out_scores_
     scores = detector.refuse(near).ood_score(inside(100, 9))
     assert detector.promise_ is None
     rate = detector.is_ood(inside(100, 9)).mean()
     assert 0.02 < rate < 0.08
-    assert (scores > cut).mean() > rate + 0.02  # had the threshold not moved
+    assert detector.threshold_ > cut
+    assert (scores > cut).mean() >= rate
+    assert not np.array_equal(detector.held_out_scores_, held)
     assert 0.05 < detector.set_threshold(fpr=0.1).is_ood(inside(100, 9)).mean() < 0.15
     detector.undo()
     assert np.array_equal(detector.held_out_scores_, held)
+
+
+def test_a_lesson_near_the_border_lifts_few_in_scope_rows_over_the_threshold(detector):
+    near, new = (around(0, 4, 8) + around(10, 4, 8)) / 2, inside(100, 9)
+    cut, before = detector.threshold_, detector.ood_score(new)
+    after = detector.refuse(near).ood_score(new)
+    assert detector.is_ood(near).all()
+    assert (before > cut).mean() <= (after > cut).mean() < (before > cut).mean() + 0.01
+
+
+def test_one_example_lifts_fewer_in_scope_rows_than_many(detector):
+    told = around(0, 20, 8) / 2 + around(10, 20, 8) / 2
+    lifted = [
+        (detector.after("refuse", told[:n]).ood_score(FRESH) > detector.ood_score(FRESH)).mean()
+        for n in (1, 20)
+    ]
+    assert lifted[0] < 0.05 < lifted[1]
+
+
+@pytest.mark.filterwarnings("ignore::outscope.errors.InScopeExampleWarning")
+def test_a_text_that_looked_in_scope_is_refused_once_it_was_told(detector):
+    new = FRESH[~detector.is_ood(FRESH)][::10]
+    assert all(detector.after("refuse", row[None]).is_ood(row[None])[0] for row in new)
 
 
 def test_without_kept_rows_the_promise_is_withdrawn():

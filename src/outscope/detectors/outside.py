@@ -21,9 +21,12 @@ from outscope.learning.view import View
 
 REFUSE, ACCEPT = "refuse", "accept"
 # The margin between what is refused and what is in scope that this share of in-scope rows does not
-# have, and the part of what a row lacks to it that its score gets on top. Chosen on other draws of
-# classes: see docs/teach.md.
+# have, and the part of what a row lacks to it that its score gets on top. Fewer examples than
+# ENOUGH say less of what is outside: the share is smaller in proportion. RARE in-scope rows may
+# exceed a bound, and the bound is above what they exceed anyway by this SLACK, as a share of what
+# lies between there and the median. Chosen on other draws of classes: see docs/teach.md.
 USUALLY, WEIGHT = 0.15, 0.5
+ENOUGH, RARE, SLACK = 20, 0.05, 0.1
 # An example counts as the same as another within this distance, as a share of the usual one.
 SAME = 0.1
 MOST_EXAMPLES = 10_000
@@ -140,11 +143,16 @@ class Outside(BaseEstimator):
             for i, verb in enumerate(self.verbs_)
         )
 
+    @property
+    def examples(self) -> Matrix:
+        """All examples, the oldest first."""
+        return Rounded(self.rows_, self.scale_).rows()
+
     # ---- learning
 
-    def learned(self, seeing: Seeing, learn: Learn, usual: Usual) -> Self:
-        """Ready to score."""
-        seen = seeing(Rounded(self.rows_, self.scale_).rows())
+    def learned(self, seeing: Seeing, learn: Learn, usual: Usual, base: FloatArray) -> Self:
+        """Ready to score; `base` are the scores of the examples themselves before any lesson."""
+        seen = seeing(self.examples)
         says = np.array([self.verbs_[lesson] == REFUSE for lesson in self.lesson_])
         holds, new = self._in_force(seen, says, learn, usual.reach), copy.copy(self)
         new.refused_ = _side(seen, np.flatnonzero(holds & says), learn)
@@ -153,7 +161,7 @@ class Outside(BaseEstimator):
         new.ready(seeing)
         if new.refused_ is not None:
             margin = new._against(new._refused, usual.rows)[0] - usual.scores
-            new.level_ = float(np.quantile(margin, USUALLY))
+            new.level_ = _level(margin, usual.scores, base[holds & says])
         return new
 
     def ready(self, seeing: Seeing) -> None:
@@ -224,6 +232,24 @@ class Outside(BaseEstimator):
     def ledger_bytes(self) -> int:
         """Bytes of the examples themselves, kept so that lessons can be taken back."""
         return int(self.rows_.nbytes + self.scale_.nbytes + self.lesson_.nbytes)
+
+
+def _level(margins: FloatArray, scores: FloatArray, told: FloatArray) -> float:
+    """The margin below which rows are raised, from those of in-scope rows and their scores.
+
+    A lesson that lifts in-scope rows lifts the threshold, and what it does not lift is missed. So
+    the level is no higher than keeps all but few in-scope rows within their usual bound. Yet half
+    of the examples are to score above all of these rows, as far as the usual margin allows; `told`
+    are the scores of examples.
+    """
+    share = USUALLY * min(1.0, len(told) / ENOUGH)
+    typical, high = np.quantile(scores, [0.5, 1.0 - RARE])
+    bound = high + SLACK * (high - typical)
+    crossing = np.where(scores > bound, -np.inf, margins + (bound - scores) / WEIGHT)
+    allowed = np.quantile(crossing, RARE, method="higher")
+    needed = np.quantile((scores.max() - told) / WEIGHT - told, 0.5, method="higher")
+    least = min(needed, np.quantile(margins, USUALLY))
+    return float(max(least, min(np.quantile(margins, share), allowed)))
 
 
 def _side(seen: Matrix, chosen: IntArray, learn: Learn) -> NNKMeans | None:

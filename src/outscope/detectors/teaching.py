@@ -27,6 +27,8 @@ from outscope.learning.view import View
 
 # An outside example is in doubt if it looks more familiar than this share of in-scope rows.
 DOUBTFUL = 0.1
+# Every example is an atom up to so many; of more, a quarter, but no fewer than these.
+EVERY_EXAMPLE = 400
 # Pairs named in one warning.
 NAMED = 3
 
@@ -126,7 +128,8 @@ class TaughtDetector(Rethresholded):
 
     def _learned(self, outside: Outside) -> Outside:
         with one_thread_each():
-            return outside.learned(self._seeing, self._learn_side, self._usual())
+            base = self._base_score(outside.examples)
+            return outside.learned(self._seeing, self._learn_side, self._usual(), base)
 
     def _usual(self) -> Usual:
         """What in-scope rows are like; without witnesses, as far as atoms tell."""
@@ -138,7 +141,7 @@ class TaughtDetector(Rethresholded):
 
     def _learn_side(self, seen: Matrix) -> NNKMeans:
         """A dictionary of examples, learned and pruned like the one of in-scope rows."""
-        size = size_for("auto", len(seen))
+        size = min(len(seen), max(EVERY_EXAMPLE, size_for("auto", len(seen))))
         one = self._dictionary(
             n_atoms=size, max_atoms=None, max_bytes=None, init="k-means++", random_state=0
         )
