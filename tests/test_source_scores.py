@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
 
+from conftest import ROOT
 from outscope import InputError, NNKDetector
-from outscope.engine.kernels.parallel import ahead
+from outscope.engine.kernels.parallel import ahead, behind
 from outscope.io import parts
 
 
@@ -130,3 +130,22 @@ def test_memory_does_not_grow_with_the_rows(tmp_path):
     )
     # The rows are 183 MB, a part of them 16 MB as float32; the scores 24 MB while they are joined.
     assert int(told.stdout) / 1024 < 110
+
+
+def test_what_is_written_behind_keeps_its_order_and_tells_its_errors():
+    done = []
+    with behind(done.append) as put:
+        for i in range(20):
+            put(i)
+    assert done == list(range(20))
+
+    def full(number):
+        if number == 3:
+            raise OSError("disk full")
+        done.append(number)
+
+    done.clear()
+    with pytest.raises(OSError, match="disk full"), behind(full) as put:
+        for i in range(20):
+            put(i)
+    assert done == [0, 1, 2]

@@ -103,6 +103,7 @@ def _written_away(
 
 
 def _to_folder(model: Any, source: Source, options: Any) -> int:
+    from outscope.engine.kernels.parallel import behind
     from outscope.io.cluster import ClusterSource
     from outscope.io.models import read_manifest
     from outscope.io.partitions import Partitions
@@ -121,20 +122,23 @@ def _to_folder(model: Any, source: Source, options: Any) -> int:
     if isinstance(source, ClusterSource):
         strange += _written_away(model, source, options, goal, missing)
     else:
-        for part, columns in _judged(model, source, options, missing):
-            goal.write(part, columns)
-            strange += int(columns["is_ood"].sum())
+        with behind(goal.write) as put:
+            for part, columns in _judged(model, source, options, missing):
+                put(part, columns)
+                strange += int(columns["is_ood"].sum())
     say(f"wrote {options.out}: {len(source.parts):,} parts")
     return strange
 
 
 def _to_file(model: Any, source: Source, options: Any) -> int:
+    from outscope.engine.kernels.parallel import behind
     from outscope.io.files import written_columns
 
     strange = 0
-    with written_columns(Path(options.out)) as write:
+    # Written in a thread of its own, while the next part is scored.
+    with written_columns(Path(options.out)) as write, behind(write) as put:
         for _, columns in _judged(model, source, options, range(len(source.parts))):
-            write(columns)
+            put(columns)
             strange += int(columns["is_ood"].sum())
     say(f"wrote {options.out}")
     return strange

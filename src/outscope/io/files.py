@@ -185,7 +185,10 @@ def _as_parquet(file: IO[bytes]) -> Iterator[Callable[[Columns], None]]:
     def write(columns: Columns) -> None:
         rows = arrow.table(dict(columns))
         if not writers:
-            writers.append(parquet.ParquetWriter(file, rows.schema))
+            # Numbers hardly ever repeat: a dictionary of them would only cost time.
+            numbers = arrow.types.is_floating, arrow.types.is_integer
+            named = [f.name for f in rows.schema if not any(are(f.type) for are in numbers)]
+            writers.append(parquet.ParquetWriter(file, rows.schema, use_dictionary=named))
         writers[0].write_table(rows)
 
     try:

@@ -118,16 +118,19 @@ def _decided(model: Model, rows: Matrix) -> list[dict[str, Any]]:
     if isinstance(model, TextDetector):
         return [dict(vars(verdict)) for verdict in model.judge(rows)]
     # Columns and plain dicts: a verdict for each row would cost a tenth of the scoring.
-    reading = model.read(rows)
-    decision = model.decide(reading.ood_score)
-    classes = model.labels_in(reading) if reading.weights is not None else None
+    if _names_classes(model):
+        reading = model.read(rows)
+        scores, classes = reading.ood_score, model.labels_in(reading)
+    else:
+        scores, classes = model.ood_score(rows), None
+    decision = model.decide(scores)
     nothing = [None] * len(rows)
     chances = nothing if decision.p_value is None else decision.p_value.tolist()
     flags = decision.is_ood.tolist()
     labels: list[Any] = nothing
     if classes is not None:
         labels = np.where(decision.is_ood, OUT_OF_SCOPE, classes.astype(object)).tolist()
-    columns = zip(reading.ood_score.tolist(), chances, flags, labels, strict=True)
+    columns = zip(scores.tolist(), chances, flags, labels, strict=True)
     return [
         {
             "ood_score": score,
@@ -139,6 +142,11 @@ def _decided(model: Model, rows: Matrix) -> list[dict[str, Any]]:
         }
         for score, chance, flag, label in columns
     ]
+
+
+def _names_classes(detector: Detector) -> bool:
+    """Whether a reading of the detector says of which class a row is."""
+    return isinstance(detector, TaughtDetector) and detector._known_labels() is not None
 
 
 def learns(model: Model) -> bool:

@@ -1,13 +1,14 @@
-"""Distributes row chunks to threads, and reads ahead: the only place that starts threads."""
+"""Row chunks in threads, reading ahead, writing behind: the only place that starts threads."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -65,6 +66,25 @@ def for_ranges(n: int, n_threads: int, smallest: int, work: Callable[[int, int],
     finally:
         for future in futures:
             future.result()
+
+
+@contextmanager
+def behind(work: Callable[..., None]) -> Iterator[Callable[..., None]]:
+    """A function that has a thread do `work`, call after call, while the caller goes on.
+
+    At most one call waits; its error is raised by the next one, or at the end.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="outscope-behind") as pool:
+        last: list[Future[None]] = []
+
+        def put(*given: Any) -> None:
+            if last:
+                last.pop().result()
+            last.append(pool.submit(work, *given))
+
+        yield put
+        if last:
+            last.pop().result()
 
 
 def ahead(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
