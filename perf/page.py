@@ -19,8 +19,8 @@ HEAD = """# Performance
 Written by `perf/page.py` from the records in `perf/results`; `make perf` measures all of it again. Both sides of a
 ratio ran in one process or in turns, with the same number of threads, and the best of several turns counts.
 
-Machine: {machine}; BLAS kernels: {blas}. Measured up to {date}, beside other work on the same cores: wall times are too
-long, and processor time says more.
+Machine: {machine}; BLAS kernels: {blas}. Measured up to {date}, the growth and search figures beside other
+work on the same cores, so that their wall times are too long and processor time says more.
 
 ## Ratios
 
