@@ -6,9 +6,9 @@ import ast
 import re
 
 import pytest
+from conftest import ROOT
 
 import outscope
-from conftest import ROOT
 from outscope.cli import COMMANDS
 
 SOURCES = sorted((ROOT / "src" / "outscope").rglob("*.py"))

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
 from conftest import ROOT
+
 from outscope import InputError, NNKDetector
 from outscope.engine.kernels.parallel import ahead, behind
 from outscope.io import parts

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
+from conftest import public_detectors
 from fuzz_models import make, settings, write_signed
 from tiny import labelled_texts, tiny_encoder
 
 import outscope
-from conftest import public_detectors
 from outscope import InputError, ModelFileError, TextDetector
 from outscope.io.models import MANIFEST, pack, rules_of
 from outscope.text.choosing import make_encoder

@@ -12,9 +12,9 @@ import sys
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from conftest import ROOT
 from tiny import tiny_encoder
 
-from conftest import ROOT
 from outscope import InputError
 from outscope.cli import main
 from outscope.io.texts import holds_texts, place, read_texts
