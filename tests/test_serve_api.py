@@ -360,3 +360,14 @@ def test_a_changed_folder_is_followed_and_a_broken_one_is_not(tmp_path, rows):
     assert third["version"] == second["version"]
     assert score.status_code == 200
     assert 'outscope_reloads_total{model="default",outcome="failed"} 1.0' in counted
+
+
+def test_a_row_names_the_example_for_which_it_is_refused():
+    detector, fresh = vector_detector()
+    strange = -np.ones((1, 8), np.float32)
+    taught = detector.refuse(strange, names=["the odd one"])
+    body = {"vectors": np.concatenate([strange, fresh[:1]]).tolist()}
+    told = post(create_app(taught), "/v1/score", body).json()["results"]
+    scores = taught.ood_score(np.float32(body["vectors"]))
+    assert [one["ood_score"] for one in told] == scores.tolist()
+    assert [one["refused_like"] for one in told] == ["the odd one", None]

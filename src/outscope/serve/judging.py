@@ -118,19 +118,20 @@ def _decided(model: Model, rows: Matrix) -> list[dict[str, Any]]:
     if isinstance(model, TextDetector):
         return [dict(vars(verdict)) for verdict in model.judge(rows)]
     # Columns and plain dicts: a verdict for each row would cost a tenth of the scoring.
-    if _names_classes(model):
+    nothing = [None] * len(rows)
+    if _says_more(model):
         reading = model.read(rows)
         scores, classes = reading.ood_score, model.labels_in(reading)
+        refused: list[Any] = model.refused_in(reading)
     else:
-        scores, classes = model.ood_score(rows), None
+        scores, classes, refused = model.ood_score(rows), None, nothing
     decision = model.decide(scores)
-    nothing = [None] * len(rows)
     chances = nothing if decision.p_value is None else decision.p_value.tolist()
     flags = decision.is_ood.tolist()
     labels: list[Any] = nothing
     if classes is not None:
         labels = np.where(decision.is_ood, OUT_OF_SCOPE, classes.astype(object)).tolist()
-    columns = zip(scores.tolist(), chances, flags, labels, strict=True)
+    columns = zip(scores.tolist(), chances, flags, labels, refused, strict=True)
     return [
         {
             "ood_score": score,
@@ -138,15 +139,17 @@ def _decided(model: Model, rows: Matrix) -> list[dict[str, Any]]:
             "is_ood": flag,
             "label": label,
             "nearest": (),
-            "refused_like": None,
+            "refused_like": like,
         }
-        for score, chance, flag, label in columns
+        for score, chance, flag, label, like in columns
     ]
 
 
-def _names_classes(detector: Detector) -> bool:
-    """Whether a reading of the detector says of which class a row is."""
-    return isinstance(detector, TaughtDetector) and detector._known_labels() is not None
+def _says_more(detector: Detector) -> bool:
+    """Whether a reading says more than the score: the class, or what a row was refused for."""
+    return isinstance(detector, TaughtDetector) and (
+        detector._known_labels() is not None or bool(detector.lessons_)
+    )
 
 
 def learns(model: Model) -> bool:
