@@ -9,8 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from scipy.optimize import nnls
+from threadpoolctl import ThreadpoolController
 
+from outscope.engine.blocks import threads_of
 from outscope.engine.coder import ClassCoder, Coder
+from outscope.engine.kernels.blas import one_thread_each
+from outscope.engine.kernels.parallel import available_cores
 
 
 def kernel(a, b, bandwidth):
@@ -127,6 +131,31 @@ def test_many_threads_may_score_at_once():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_any_thread_can_hold_blas_at_one_thread():
+    def threads():
+        controllers = ThreadpoolController().select(user_api="blas").lib_controllers
+        return [library.get_num_threads() for library in controllers]
+
+    def held():
+        with one_thread_each():
+            return threads()
+
+    before = threads()
+    for _ in range(2):  # another thread each time, after this one has held it, too
+        assert set(held()) == {1}
+        with ThreadPoolExecutor(1) as pool:
+            assert set(pool.submit(held).result()) == {1}
+        assert threads() == before
+
+
+def test_the_environment_can_ask_for_fewer_threads(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    cores = available_cores()
+    for told, meant in (("1", 1), (str(cores + 5), cores), ("0", cores), ("4,2", cores)):
+        monkeypatch.setenv("OMP_NUM_THREADS", told)
+        assert available_cores() == threads_of(None) == meant
+
+
 def test_a_forked_process_can_score_after_its_parent_has():
     X, atoms = problem(7, n=400)
     coder = Coder(atoms, 0.05)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -13,10 +14,18 @@ import time
 
 import httpx
 import pytest
+import uvicorn
 from serving import vector_detector
 
 from outscope.cli import main
+from outscope.engine.kernels.parallel import available_cores
+from outscope.serve import create_app
+from outscope.serve.batching import Batcher
 from outscope.serve.keys import Keys, hash_key, read_keys
+from outscope.serve.metrics import Metrics
+from outscope.serve.protocol import Protocol
+from outscope.serve.running import VARIABLE, Service, serve
+from outscope.serve.settings import Settings
 
 
 def free_port():
@@ -67,6 +76,68 @@ def test_what_was_accepted_is_finished_and_the_log_is_json(tmp_path):
     assert "/docs" in told
     assert any(json.loads(line).get("items") == 2000 for line in lines)
     assert "a-key-of-twenty" not in log.read_text()
+
+
+def test_answers_are_sent_at_once_on_a_socket_that_workers_share():
+    detector, fresh = vector_detector()
+    with socket.socket() as shared:  # as uvicorn makes it: without a protocol number
+        shared.bind(("127.0.0.1", 0))
+        config = uvicorn.Config(create_app(detector), http=Protocol, ws="none", log_config=None)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, args=([shared],), daemon=True)
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        with httpx.Client(base_url=f"http://127.0.0.1:{shared.getsockname()[1]}") as client:
+            assert client.post("/v1/score", json={"vectors": fresh[0].tolist()}).is_success
+            [connection] = server.server_state.connections
+            accepted = connection.transport.get_extra_info("socket")
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        server.should_exit = True
+        thread.join(10)
+
+
+def test_workers_share_the_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr("uvicorn.run", lambda *_, **__: seen.append(available_cores()))
+    monkeypatch.setattr("outscope.engine.kernels.parallel._cores", lambda: 8)
+    seen = []
+    for workers, given, wanted in ((1, None, 8), (2, None, 4), (16, None, 1), (2, "3", 3)):
+        monkeypatch.setenv("OMP_NUM_THREADS", given or "")
+        if given is None:
+            monkeypatch.delenv("OMP_NUM_THREADS")
+        monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+        monkeypatch.setenv(VARIABLE, "")
+        serve(Service({}, Settings()), host="localhost", port=0, workers=workers, grace=1)
+        assert seen.pop() == wanted
+
+
+def test_what_is_quick_is_scored_at_once_but_never_during_a_change():
+    seen, metrics = [], Metrics()
+
+    def work(batch):
+        seen.append(threading.current_thread().name.split("_")[0])
+        return [list(job.items) for job in batch]
+
+    async def ask():
+        batcher = Batcher("m", work, Settings(), metrics)
+        assert await batcher.submit("a key", [1, 2]) == [[1, 2]]  # how long it takes is not known
+        batcher._seconds_per_row = 1e-6
+        assert await batcher.submit("a key", [3], quick=True) == [[3]]
+        assert await batcher.submit("a key", [4]) == [[4]]  # needs an encoder
+        batcher._seconds_per_row = 1.0
+        assert await batcher.submit("a key", [5], quick=True) == [[5]]  # would take too long
+        batcher._seconds_per_row = 1e-6
+        change = asyncio.create_task(batcher.alone(lambda: time.sleep(0.2) or seen.append("done")))
+        await asyncio.sleep(0.05)
+        assert await batcher.submit("a key", [6], quick=True) == [[6]]
+        await change
+        batcher._seconds_per_row = 1e-6
+        assert await batcher.submit("a key", [7], quick=True) == [[7]]
+        await batcher.close()
+
+    asyncio.run(ask())
+    thread = "outscope-m"
+    assert seen == [thread, "MainThread", thread, thread, "done", thread, "MainThread"]
 
 
 @pytest.mark.parametrize(

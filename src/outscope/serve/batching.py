@@ -32,6 +32,7 @@ class Job:
     key: Hashable  # only jobs with the same key can share a pass
     items: Any
     answer: asyncio.Future[Any] = field(repr=False)
+    quick: bool = False  # needs no encoder
 
     def __len__(self) -> int:
         return len(self.items)
@@ -53,6 +54,7 @@ class Batcher:
         self._seconds_per_row = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"outscope-{name}")
         self._task: asyncio.Task[None] | None = None
+        self._errands = 0  # under way in the thread, or waiting for it
         self.arriving = 0  # requests that are being read and will ask for a batch
 
     # ---- for requests
@@ -71,7 +73,7 @@ class Batcher:
             self._metrics.refused.labels(self.name).inc()
             raise busy(max(1, math.ceil(self._wait() / 2)), f"{self._rows:,} rows are waiting")
 
-    async def submit(self, key: Hashable, items: Any) -> list[Any]:
+    async def submit(self, key: Hashable, items: Any, *, quick: bool = False) -> list[Any]:
         """What the work says about each part of the items, in their order.
 
         Large requests come in parts, so that small ones get their turn between.
@@ -79,7 +81,7 @@ class Batcher:
         size = self._settings.batch
         loop = asyncio.get_running_loop()
         jobs = [
-            Job(key, items[start : start + size], loop.create_future())
+            Job(key, items[start : start + size], loop.create_future(), quick)
             for start in range(0, len(items), size)
         ]
         self._start(loop)
@@ -108,7 +110,14 @@ class Batcher:
 
     async def alone(self, function: Callable[[], Result]) -> Result:
         """Run something between two batches, so that nothing is scored meanwhile."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+        loop = asyncio.get_running_loop()
+        self._errands += 1
+        running = loop.run_in_executor(self._thread, function)
+        running.add_done_callback(self._errand_ended)
+        return await running
+
+    def _errand_ended(self, _: asyncio.Future[Any]) -> None:
+        self._errands -= 1
 
     async def close(self) -> None:
         """Finish what was accepted, then stop."""
@@ -164,11 +173,23 @@ class Batcher:
                 rows += len(job)
         return batch
 
+    def _at_once(self, batch: list[Job], rows: int) -> bool:
+        """Whether to score right here: for a short time, that is cheaper than waking a thread.
+
+        It holds up the other requests, but no longer than they may have to wait for a batch.
+        """
+        seconds = rows * self._seconds_per_row
+        idle = not self._errands and all(job.quick for job in batch)
+        return idle and 0 < 1000 * seconds <= self._settings.latency
+
     async def _score(self, batch: list[Job]) -> None:
         rows = sum(map(len, batch))
         loop, start = asyncio.get_running_loop(), time.perf_counter()
         try:
-            answers = await loop.run_in_executor(self._thread, self._work, batch)
+            if self._at_once(batch, rows):
+                answers = self._work(batch)
+            else:
+                answers = await loop.run_in_executor(self._thread, self._work, batch)
         except Exception as error:
             answers = [error] * len(batch)
         seconds = time.perf_counter() - start

@@ -119,7 +119,8 @@ class Served:
     async def ask(self, question: Question, items: Any) -> tuple[dict[str, Any], list[Any]]:
         """The threshold that decided, and a result for each item; all by the same model."""
         for _ in range(ASK_AGAIN):
-            parts = await self.batcher.submit(question, items)
+            quick = question.kind == "vectors" and not question.n_atoms
+            parts = await self.batcher.submit(question, items, quick=quick)
             abouts = [about for about, _ in parts]
             if all(about["version"] == abouts[0]["version"] for about in abouts):
                 break

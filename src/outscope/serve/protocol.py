@@ -1,12 +1,14 @@
 """uvicorn's HTTP/1.1 protocol with a limit on how long a request's head may take.
 
 uvicorn closes connections that are idle between requests; one that never finishes its first line
-or its headers would stay open for ever.
+or its headers would stay open for ever. And with several workers it leaves Nagle's algorithm on,
+so that the second part of an answer waits 40 ms for the caller to acknowledge the first.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -22,6 +24,7 @@ class Protocol(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         """Start the clock with the connection."""
         super().connection_made(transport)
+        _send_at_once(transport)
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
@@ -55,3 +58,9 @@ class Protocol(H11Protocol):
         self._head = None
         if self.cycle is None or self.cycle.response_complete:
             self.transport.close()
+
+
+def _send_at_once(transport: Any) -> None:
+    connection = transport.get_extra_info("socket")
+    if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

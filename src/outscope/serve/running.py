@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from outscope.engine.kernels.parallel import available_cores
 from outscope.serve.app import create_app
 from outscope.serve.keys import Keys
 from outscope.serve.logs import set_up
@@ -66,6 +67,7 @@ def serve(service: Service, *, host: str, port: int, workers: int, grace: int) -
     os.environ[VARIABLE] = json.dumps(asdict(service))
     with tempfile.TemporaryDirectory(prefix="outscope-metrics-") as folder:
         if workers > 1:
+            os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // workers)))
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
         uvicorn.run(
             "outscope.serve.running:from_environment",

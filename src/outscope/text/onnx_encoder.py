@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import importlib.util
 import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,7 @@ class OnnxEncoder(Encoder):
         self.name = Path(model).expanduser().resolve().name if self.local else str(model)
         self.precision, self.batch_size = precision, batch_size
         self.max_length = max_length
-        self.threads = threads or _usual_threads()
+        self.threads = threads or available_cores()
         self._shape = read_shape(self.folder)
         self._session: Any = None
         self._tokenizer: Any = None
@@ -165,12 +164,6 @@ def _run(session: Any, ids: list[list[int]]) -> Matrix:
         mask[i, : len(one)] = 1
     found: Matrix = session.run(None, {"input_ids": tokens, "attention_mask": mask})[0]
     return found
-
-
-def _usual_threads() -> int:
-    """$OMP_NUM_THREADS, or the cores that this process may use."""
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdigit() and int(given) else available_cores()
 
 
 def exported(folder: Path, precision: str) -> bytes:

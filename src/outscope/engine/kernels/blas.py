@@ -34,7 +34,7 @@ def one_thread_each() -> Iterator[None]:
         if _users == 0:
             _before[:] = [library.get_num_threads() for library in _libraries]
             for library in _libraries:
-                library.set_num_threads(1)
+                _set(library, 1)
         _users += 1
     try:
         yield
@@ -45,9 +45,18 @@ def one_thread_each() -> Iterator[None]:
                 _restore()
 
 
+def _set(library: Any, threads: int) -> None:
+    # Since 3.8 threadpoolctl ignores all threads but the first that ever set a number. Holders are
+    # counted here, and the last one may be on any thread, so none of them may keep that right.
+    let_go = getattr(library, "clear_controlling_thread", lambda *, force: None)
+    let_go(force=True)
+    library.set_num_threads(threads)
+    let_go(force=True)
+
+
 def _restore() -> None:
     for library, threads in zip(_libraries or [], _before, strict=True):
-        library.set_num_threads(threads)
+        _set(library, threads)
 
 
 def _after_fork() -> None:

@@ -19,7 +19,14 @@ _pool_size = 0
 
 
 def available_cores() -> int:
-    """Cores this process may use."""
+    """Cores this process may use, or fewer if $OMP_NUM_THREADS says so."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    if wanted.isdigit() and int(wanted):
+        return min(int(wanted), _cores())
+    return _cores()
+
+
+def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
