@@ -30,7 +30,9 @@ from outscope.demo import corpus
 
 WIDTH, ATOMS, BATCH = 384, 2000, 256
 CLIENTS, RELOAD_SECONDS = 32, 5.0
-OPEN, PATIENCE = 1000, 30.0
+OPEN, PATIENCE = 4000, 30.0
+# So many callers fill the batches.
+CALLERS = 256
 BINARY, JSON = "application/octet-stream", "application/json"
 
 
@@ -90,6 +92,10 @@ class Client:
         if b"connection: close" in lines:
             self.close()
         return int(lines[0].split()[1]), body
+
+    def gone(self) -> bool:
+        """Whether the service has closed the connection, as it does with idle ones."""
+        return self.reader is not None and self.reader.at_eof()
 
     def close(self) -> None:
         if self.writer is not None:
@@ -252,13 +258,15 @@ async def paced(
 
     async def one(body: bytes) -> None:
         client = idle.pop() if idle else Client(port)
+        if client.gone():
+            client.close()
         start = time.perf_counter()
         try:
             async with asyncio.timeout(PATIENCE):
                 status, _ = await client.ask(body)
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+        except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             client.close()
-            counts["no answer"] += 1
+            counts[f"no answer: {type(error).__name__}"] += 1
             return
         counts[status] += 1
         if status == 200:
@@ -410,33 +418,49 @@ def overload(port: int, folder: Path, seconds: float) -> None:
             client.close()
             return done
 
-        return sum(await asyncio.gather(*(one(k) for k in range(CLIENTS)))) / span
+        return sum(await asyncio.gather(*(one(k) for k in range(CALLERS)))) / span
 
     with served(folder, port, "--wait", "2") as process:
         asyncio.run(saturated(3.0))
         # Right before, because the machine may be busy with other things.
         capacity = asyncio.run(saturated(10.0))
         rested, _ = asyncio.run(paced(port, sent, 0.0, 60))
-        before = resident(process.pid)
+        rest = resident(process.pid)
         statuses: Counter = Counter()
+        memory: list[float] = []
+
+        async def overloaded() -> tuple[list[float], list[float]]:
+            async def watch() -> None:
+                while True:
+                    await asyncio.sleep(1.0)
+                    memory.append(resident(process.pid))
+
+            watching = asyncio.create_task(watch())
+            n = int(4 * capacity * seconds)
+            found = await paced(port, sent, 1 / (4 * capacity), n, statuses)
+            watching.cancel()
+            return found
+
         begin = time.perf_counter()
-        taken, _ = asyncio.run(
-            paced(port, sent, 1 / (4 * capacity), int(4 * capacity * seconds), statuses)
-        )
+        taken, _ = asyncio.run(overloaded())
         span = time.perf_counter() - begin
-        after = resident(process.pid)
+        asked = (sum(statuses.values()) - statuses["not sent"]) / span
+        tenth = len(memory) // 10
+        warm, last = float(np.mean(memory[tenth : 2 * tenth])), float(np.mean(memory[-tenth:]))
         recovered, _ = asyncio.run(paced(port, sent, 0.0, 60))
         found = {
             "measure": "overload",
             "encoder": encoder_of(detector),
             "capacity_s": round(capacity),
-            "asked_s": round((sum(statuses.values()) - statuses["not sent"]) / span),
+            "asked_s": round(asked),
             "seconds": round(span),
             "statuses": {str(k): v for k, v in statuses.items()},
             "accepted": milliseconds(taken),
             "rested": milliseconds(rested),
             "recovered": milliseconds(recovered),
-            "memory_mb": [round(before), round(after)],
+            "times_capacity": round(asked / capacity, 2),
+            "memory_mb": [round(rest), round(warm), round(last), round(resident(process.pid))],
+            "growth": round(last / warm - 1, 4),
             "load": load(),
         }
         print(found)

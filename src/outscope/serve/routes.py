@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response, StreamingResponse
+from fastapi.routing import APIRoute
 from pydantic_core import to_json
 
 from outscope.errors import InputError, OutscopeError
@@ -37,6 +38,26 @@ def as_json(value: Any) -> Response:
     return Response(to_json(value), media_type="application/json")
 
 
+def plain_route(user: Callable[[Request], Awaitable[None]]) -> type[APIRoute]:
+    """A kind of route that hands the request to its handler, once the caller is known.
+
+    Its handlers read and check bodies themselves, so FastAPI's own way of finding arguments, a
+    tenth of a millisecond for each call, would find nothing.
+    """
+
+    class PlainRoute(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            endpoint: Any = self.endpoint
+
+            async def handle(request: Request) -> Response:
+                await user(request)
+                return await endpoint(request)
+
+            return handle
+
+    return PlainRoute
+
+
 class Routes:
     """Handlers, with what they share."""
 
@@ -45,14 +66,19 @@ class Routes:
 
     def router(self) -> APIRouter:
         """All routes under /v1."""
-        router = APIRouter(prefix="/v1", dependencies=[Depends(self._callers.user)])
+        user = self._callers.user
+        router = APIRouter(prefix="/v1", dependencies=[Depends(user)])
+        plain = plain_route(user)
         for path, handler, body, answer in (
             ("/score", self.score, ScoreBody, ScoreAnswer),
             ("/explain", self.explain, ExplainBody, ExplainAnswer),
             ("/threshold", self.threshold, ThresholdBody, ThresholdAnswer),
             ("/feedback", self.feedback, FeedbackBody, FeedbackAnswer),
         ):
-            router.add_api_route(path, handler, methods=["POST"], **described(body, answer))
+            about = described(body, answer)
+            router.add_api_route(
+                path, handler, methods=["POST"], route_class_override=plain, **about
+            )
         shown: Any = (
             ("/models", self.models, Models),
             ("/models/{name}", self.model, ModelInfo),
