@@ -66,8 +66,10 @@ def encoder_of(detector: TextDetector) -> str:
 # ---- a client that costs little
 
 
-def request(body: bytes, kind: str, path: str = "/v1/score") -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
+def request(body: bytes, kind: str, accept: str = "*/*", path: str = "/v1/score") -> bytes:
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nAccept: {accept}\r\n"
+    )
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
@@ -154,6 +156,7 @@ def vectors(port: int, folder: Path) -> None:
     detector.save(folder)
     parts = [rows[i : i + BATCH] for i in range(0, 2000 - BATCH, BATCH)]
     bodies = {
+        "binary both ways": [request(part.tobytes(), BINARY, BINARY) for part in parts],
         "binary": [request(part.tobytes(), BINARY) for part in parts],
         "json": [request(json.dumps({"vectors": part.tolist()}).encode(), JSON) for part in parts],
     }
@@ -182,7 +185,8 @@ def vectors(port: int, folder: Path) -> None:
 
     with served(folder, port):
         in_process(2.0)
-        for kind, clients in (("binary", 1), ("binary", 2), ("binary", 4), ("json", 4)):
+        both = [("binary both ways", clients) for clients in (1, 2, 3, 4)]
+        for kind, clients in (*both, ("binary", 2), ("binary", 4), ("json", 4)):
             # In turns, because the machine may be busy with other things.
             inside, over = [], []
             for _ in range(5):

@@ -99,6 +99,28 @@ def test_rows_without_json(rows):
     assert cut.status_code == empty.status_code == 422
 
 
+@pytest.mark.parametrize("kind", ["rows", "texts"])
+def test_scores_without_json_are_those_of_the_results(kind, request):
+    if kind == "rows":
+        detector, fresh = request.getfixturevalue("rows")
+        body = {"vectors": fresh.tolist(), "fpr": 0.1}
+    else:
+        detector = text_detector()
+        body = {"texts": ["pay bill", "quantum fields", "bike lock station"], "fpr": 0.1}
+    app = create_app(detector, settings=Settings(batch=16))
+    told = post(app, "/v1/score", body).json()
+    bare = post(app, "/v1/score", body, accept="application/octet-stream")
+    assert bare.headers["content-type"] == "application/octet-stream"
+    scores = np.frombuffer(bare.content, "<f8")
+    assert scores.tolist() == [r["ood_score"] for r in told["results"]]
+    cut = float(bare.headers["x-outscope-threshold"])
+    assert cut == told["threshold"]
+    assert (scores > cut).tolist() == [r["is_ood"] for r in told["results"]]
+    assert bare.headers["x-outscope-version"] == told["version"]
+    wrong = post(app, "/v1/score", {**body, "model": "no"}, accept="application/octet-stream")
+    assert wrong.headers["content-type"] == "application/problem+json"
+
+
 def test_a_stream_has_a_line_for_each_item(rows):
     detector, fresh = rows
     app = create_app(detector, settings=Settings(batch=32, items=50))

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from outscope.errors import InputError
 from outscope.serve.models import Served
+from outscope.serve.openapi import BINARY
 from outscope.serve.problems import Problem, invalid, too_large
 from outscope.serve.settings import Settings
 from outscope.serve.shapes import ScoreBody
@@ -19,7 +20,6 @@ from outscope.text.encoders import check_texts
 
 Shape = TypeVar("Shape", bound=BaseModel)
 
-BINARY = "application/octet-stream"
 NPY = b"\x93NUMPY"
 
 

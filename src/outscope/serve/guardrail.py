@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 from pydantic import Field, ValidationError
@@ -60,7 +61,7 @@ def guardrail_router(registry: Registry, callers: Callers, settings: Settings) -
         about, results = await served.ask(Question("texts", options.fpr), judged)
         strange = [i for i, result in enumerate(results) if result["is_ood"]]
         scores = [result["ood_score"] for result in results]
-        served.metrics.count_scores(served.name, scores, len(strange), about["threshold"])
+        served.metrics.count_scores(served.name, np.array(scores), len(strange), about["threshold"])
         request.state.facts.update(model=served.name, items=len(judged), flagged=len(strange))
         return as_json(_action(options, texts, [chosen[i][1] for i in strange]))
 

@@ -28,6 +28,7 @@ class Question(NamedTuple):
     kind: str  # "texts" or "vectors"
     fpr: float | None = None  # None: at the model's own threshold
     n_atoms: int = 0  # 0: no reasons
+    scores_only: bool = False
 
 
 def detector_of(model: Model) -> Detector:
@@ -98,11 +99,19 @@ def _by_question(model: Model, jobs: list[Job], rows: Matrix, place: Place) -> l
         same = [i for i, job in enumerate(jobs) if job.key == question]
         chosen = rows if len(same) == len(jobs) else np.concatenate([rows[spans[i]] for i in same])
         told = at_rate(model, question.fpr)  # type: ignore[attr-defined]
-        results, start = results_of(told, chosen, question.n_atoms, place), 0  # type: ignore[attr-defined]
+        results, start = asked_of(told, chosen, question, place), 0  # type: ignore[arg-type]
         for i in same:
             found[i] = told, results[start : start + len(jobs[i])]
             start += len(jobs[i])
     return found
+
+
+def asked_of(model: Model, rows: Matrix, question: Question, place: Place) -> Any:
+    """A result for each row, or an array of their scores."""
+    if question.scores_only:
+        with one_thread_each():
+            return detector_of(model).ood_score(rows)
+    return results_of(model, rows, question.n_atoms, place)
 
 
 def results_of(model: Model, rows: Matrix, n_atoms: int, place: Place) -> list[dict[str, Any]]:

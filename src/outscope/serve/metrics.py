@@ -58,12 +58,12 @@ class Metrics:
         self.requests.labels(route, method, str(status)).inc()
         self.seconds.labels(route).observe(seconds)
 
-    def count_scores(self, model: str, scores: list[float], flagged: int, cut: float) -> None:
+    def count_scores(self, model: str, scores: FloatArray, flagged: int, cut: float) -> None:
         """Scores given out. The histogram is relative to the threshold, so that models compare."""
         self.items.labels(model).inc(len(scores))
         self.flagged.labels(model).inc(flagged)
         if cut > 0:
-            self._observe(self.scores.labels(model), np.asarray(scores) / cut)
+            self._observe(self.scores.labels(model), scores / cut)
 
     @staticmethod
     def _observe(histogram: Any, values: FloatArray) -> None:

@@ -116,14 +116,16 @@ class Served:
             for one in answer(model, jobs, place)
         ]
 
-    async def ask(self, question: Question, items: Any) -> tuple[dict[str, Any], list[Any]]:
-        """The threshold that decided, and a result for each item; all by the same model."""
+    async def ask(self, question: Question, items: Any) -> tuple[dict[str, Any], Any]:
+        """The threshold that decided, and a result or score for each item; by the same model."""
         for _ in range(ASK_AGAIN):
             quick = question.kind == "vectors" and not question.n_atoms
             parts = await self.batcher.submit(question, items, quick=quick)
             abouts = [about for about, _ in parts]
             if all(about["version"] == abouts[0]["version"] for about in abouts):
                 break
+        if question.scores_only:
+            return abouts[0], np.concatenate([scores for _, scores in parts])
         return abouts[0], [one for _, results in parts for one in results]
 
     async def the_map(self) -> Projection | None:

@@ -29,6 +29,7 @@ from outscope.serve.shapes import (
 )
 
 NDJSON = "application/x-ndjson"
+BINARY = "application/octet-stream"
 REFERENCE = "#/components/schemas/{model}"
 BODIES = (ScoreBody, ExplainBody, ThresholdBody, FeedbackBody, GuardrailBody)
 ANSWERS = (
@@ -62,6 +63,8 @@ def described(body: type[BaseModel] | None, answer: type[BaseModel]) -> dict[str
     good: dict[str, Any] = {"application/json": _schema(answer)}
     if body in (ScoreBody, ExplainBody):
         good[NDJSON] = {"schema": {"type": "string"}}
+    if body is ScoreBody:
+        good[BINARY] = {"schema": {"type": "string", "format": "binary"}}
     responses: dict[int | str, dict[str, Any]] = {
         200: {"description": answer.__doc__ or "", "content": good},
         **{status: {"description": told, "content": problem} for status, told in ERRORS.items()},

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
+import numpy as np
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response, StreamingResponse
 from fastapi.routing import APIRoute
 from pydantic_core import to_json
 
+from outscope._types import FloatArray
 from outscope.errors import InputError, OutscopeError
 from outscope.serve.bodies import Asked, check_items, items_of, read_json, read_score
 from outscope.serve.caller import Callers
 from outscope.serve.judging import Question, at_rate, learns
 from outscope.serve.models import Registry, Served
-from outscope.serve.openapi import NDJSON, described
+from outscope.serve.openapi import BINARY, NDJSON, described
 from outscope.serve.problems import Problem
 from outscope.serve.settings import Settings
 from outscope.serve.shapes import (
@@ -36,6 +38,15 @@ from outscope.serve.shapes import (
 def as_json(value: Any) -> Response:
     """An answer of plain values."""
     return Response(to_json(value), media_type="application/json")
+
+
+def as_scores(about: dict[str, Any], scores: FloatArray) -> Response:
+    """Scores as they are, float64; the headers say which score decides, and of which model."""
+    headers = {
+        "x-outscope-threshold": repr(about["threshold"]),
+        "x-outscope-version": about["version"],
+    }
+    return Response(scores.astype("<f8").tobytes(), media_type=BINARY, headers=headers)
 
 
 def plain_route(user: Callable[[Request], Awaitable[None]]) -> type[APIRoute]:
@@ -111,34 +122,40 @@ class Routes:
         served = self._registry.get(body.model)
         most = self._settings.streamed if streams else self._settings.items
         asked = items_of(body, served, self._settings, most=most)
-        question = Question(asked.kind, body.fpr, getattr(body, "n_atoms", 0))
+        n_atoms = getattr(body, "n_atoms", 0)
+        bare = not streams and not n_atoms and BINARY in request.headers.get("accept", "")
+        question = Question(asked.kind, body.fpr, n_atoms, scores_only=bare)
         check_rate_of(served, body.fpr)
         served.batcher.admit(len(asked.items))
         if streams:
             lines = self._stream(served, question, asked, request)
             return StreamingResponse(lines, media_type=NDJSON)
         about, results = await self._ask(served, question, asked, request)
-        return as_json({**about, "results": results})
+        return as_scores(about, results) if bare else as_json({**about, "results": results})
 
     async def _ask(
         self, served: Served, question: Question, asked: Asked, request: Request
-    ) -> tuple[dict[str, Any], list[Any]]:
+    ) -> tuple[dict[str, Any], Any]:
         about, results = await served.ask(question, asked.items)
+        if question.scores_only:
+            self._note(served, about, results, request, asked)
+            return about, results
         if asked.conversation:
             for result, text in zip(results, asked.items, strict=True):
                 result["text"] = text
-        self._note(served, about, results, request, asked)
+        scores = [result["ood_score"] for result in results]
+        self._note(served, about, scores, request, asked)
         return about, results
 
     def _note(
-        self, served: Served, about: Any, results: list[Any], request: Request, asked: Asked
+        self, served: Served, about: Any, ood_score: Any, request: Request, asked: Asked
     ) -> None:
-        flagged = sum([result["is_ood"] for result in results])
-        scores = [result["ood_score"] for result in results]
+        scores = np.asarray(ood_score)
+        flagged = int(np.count_nonzero(scores > about["threshold"]))
         served.metrics.count_scores(served.name, scores, flagged, about["threshold"])
         facts = request.state.facts
         facts["model"] = served.name
-        facts["items"] = facts.get("items", 0) + len(results)
+        facts["items"] = facts.get("items", 0) + len(scores)
         facts["flagged"] = facts.get("flagged", 0) + flagged
         if self._settings.log_texts and asked.kind == "texts":
             facts.setdefault("texts", []).extend(asked.items)
