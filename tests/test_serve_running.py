@@ -101,7 +101,13 @@ def test_workers_share_the_cores(tmp_path, monkeypatch):
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: seen.append(available_cores()))
     monkeypatch.setattr("outscope.engine.kernels.parallel._cores", lambda: 8)
     seen = []
-    for workers, given, wanted in ((1, None, 8), (2, None, 4), (16, None, 1), (2, "3", 3)):
+    for workers, given, wanted in (
+        (1, None, 8),
+        (2, None, 4),
+        (16, None, 1),
+        (2, "3", 3),
+        (2, "", 4),
+    ):
         monkeypatch.setenv("OMP_NUM_THREADS", given or "")
         if given is None:
             monkeypatch.delenv("OMP_NUM_THREADS")
