@@ -61,6 +61,21 @@ def test_the_more_lists_the_more_is_found(always, monkeypatch):
     assert recall[0] < recall[1] <= recall[2] == 1.0
 
 
+@pytest.mark.parametrize(
+    ("d", "stretched", "penalty"), [(1, 1, 0), (2, 1, 0), (4, 1, 0), (24, 300, 0), (24, 1, 1000)]
+)
+def test_neighbours_are_found_where_four_bits_are_too_few(always, d, stretched, penalty):
+    """Atoms of few numbers, and atoms of which some are very long or ruled out by a penalty."""
+    atoms, rows = clustered(3000, 1, d), clustered(200, 2, d)
+    atoms[:100] *= stretched
+    given = {"normalize": False, "penalty": np.repeat([penalty, 0.0], [100, 2900])}
+    wanted = Coder(atoms, 0.1, **given).code(rows, 8)
+    codes = FaissCoder(atoms, 0.1, **given).code(rows, 8)
+    both = [len(np.intersect1d(a, b)) for a, b in zip(wanted[0], codes[0], strict=True)]
+    assert np.mean(both) > 0.9 * 8
+    assert np.median(np.abs(codes.ood_score - wanted.ood_score)) < 0.01
+
+
 @pytest.mark.parametrize("d", [24, 25])
 def test_rows_of_every_kind_and_few_atoms_are_coded(always, d):
     atoms, rows = clustered(20, 1, d), clustered(70, 2, d)

@@ -129,8 +129,6 @@ def test_many_threads_may_score_at_once():
             np.testing.assert_array_equal(scores, expected)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_any_thread_can_hold_blas_at_one_thread():
     def threads():
         controllers = ThreadpoolController().select(user_api="blas").lib_controllers
@@ -151,11 +149,13 @@ def test_any_thread_can_hold_blas_at_one_thread():
 def test_the_environment_can_ask_for_fewer_threads(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     cores = available_cores()
-    for told, meant in (("1", 1), (str(cores + 5), cores), ("0", cores), ("4,2", cores)):
+    for told, meant in (("1", 1), (str(cores + 5), cores), ("0", cores), ("²", cores)):
         monkeypatch.setenv("OMP_NUM_THREADS", told)
         assert available_cores() == threads_of(None) == meant
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_forked_process_can_score_after_its_parent_has():
     X, atoms = problem(7, n=400)
     coder = Coder(atoms, 0.05)

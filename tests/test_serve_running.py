@@ -101,7 +101,13 @@ def test_workers_share_the_cores(tmp_path, monkeypatch):
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: seen.append(available_cores()))
     monkeypatch.setattr("outscope.engine.kernels.parallel._cores", lambda: 8)
     seen = []
-    for workers, given, wanted in ((1, None, 8), (2, None, 4), (16, None, 1), (2, "3", 3)):
+    for workers, given, wanted in (
+        (1, None, 8),
+        (2, None, 4),
+        (16, None, 1),
+        (2, "3", 3),
+        (2, "", 4),
+    ):
         monkeypatch.setenv("OMP_NUM_THREADS", given or "")
         if given is None:
             monkeypatch.delenv("OMP_NUM_THREADS")
@@ -138,6 +144,35 @@ def test_what_is_quick_is_scored_at_once_but_never_during_a_change():
     asyncio.run(ask())
     thread = "outscope-m"
     assert seen == [thread, "MainThread", thread, thread, "done", thread, "MainThread"]
+
+
+def test_a_change_that_nobody_waits_for_any_more_still_keeps_others_from_scoring():
+    seen, begun, go_on = [], threading.Event(), threading.Event()
+
+    def work(batch):
+        seen.append("scored")
+        return [list(job.items) for job in batch]
+
+    def change():
+        begun.set()
+        go_on.wait(10)
+        seen.append("changed")
+
+    async def ask():
+        batcher = Batcher("m", work, Settings(), Metrics())
+        batcher._seconds_per_row = 1e-6
+        waiting = asyncio.create_task(batcher.alone(change))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        waiting.cancel()
+        asked = asyncio.create_task(batcher.submit("a key", [1], quick=True))
+        await asyncio.sleep(0.05)
+        go_on.set()
+        assert await asked == [[1]]
+        await batcher.close()
+
+    asyncio.run(ask())
+    assert seen == ["changed", "scored"]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,10 @@ FEWEST = 8192
 # through. The lists hold two numbers in four bits, which are compared in registers: four times as
 # fast at 100,000 atoms as numbers of eight bits, and seven times as fast as float32.
 LISTS, LOOKED_THROUGH = 2, 128
+# Four bits cannot tell atoms apart that have few numbers, nor the usual ones if a few lie this many
+# times as far out (as a squared distance from the mean): these are compared in float32, where fewer
+# lists suffice.
+NARROW, FAR_OUT, LOOKED_THROUGH_IN_FULL = 16, 50.0, 24
 # Candidates per neighbour, because four bits only tell roughly which atoms are near.
 CANDIDATES = 4
 # Rows looked up at a time.
@@ -121,12 +125,20 @@ def _index_of(atoms: Matrix, squares: FloatArray, offsets: FloatArray) -> Any:
     points = atoms
     if beside.max() > 1e-6:
         points = np.hstack([atoms, np.sqrt(beside)[:, None]]).astype(np.float32)
+    in_full = points.shape[1] <= NARROW or _uneven(points)
     points = np.pad(points, ((0, 0), (0, points.shape[1] % 2)))  # two numbers to a code
     n_lists, width = int(LISTS * math.sqrt(len(atoms))), points.shape[1]
-    index = faiss.index_factory(width, f"IVF{n_lists},PQ{width // 2}x4fs", faiss.METRIC_L2)
-    index.nprobe = LOOKED_THROUGH
+    kind = "Flat" if in_full else f"PQ{width // 2}x4fs"
+    index = faiss.index_factory(width, f"IVF{n_lists},{kind}", faiss.METRIC_L2)
+    index.nprobe = LOOKED_THROUGH_IN_FULL if in_full else LOOKED_THROUGH
     index.cp.seed, index.cp.niter = SEED, 10
     index.cp.min_points_per_centroid = 1  # lists are short on purpose: no warning
     index.train(points)
     index.add(points)
     return index
+
+
+def _uneven(points: Matrix) -> bool:
+    apart = points - points.mean(axis=0)
+    squares = np.einsum("ij,ij->i", apart, apart, dtype=np.float64)
+    return bool(squares.max() > FAR_OUT * np.median(squares))

@@ -12,7 +12,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -54,7 +54,7 @@ class Batcher:
         self._seconds_per_row = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"outscope-{name}")
         self._task: asyncio.Task[None] | None = None
-        self._errands = 0  # under way in the thread, or waiting for it
+        self._errands: set[Future[Any]] = set()  # under way in the thread, or waiting for it
         self.arriving = 0  # requests that are being read and will ask for a batch
 
     # ---- for requests
@@ -110,14 +110,11 @@ class Batcher:
 
     async def alone(self, function: Callable[[], Result]) -> Result:
         """Run something between two batches, so that nothing is scored meanwhile."""
-        loop = asyncio.get_running_loop()
-        self._errands += 1
-        running = loop.run_in_executor(self._thread, function)
-        running.add_done_callback(self._errand_ended)
-        return await running
-
-    def _errand_ended(self, _: asyncio.Future[Any]) -> None:
-        self._errands -= 1
+        # It goes on in the thread even if nobody waits for it any more.
+        errand = self._thread.submit(function)
+        self._errands.add(errand)
+        errand.add_done_callback(self._errands.discard)
+        return await asyncio.wrap_future(errand)
 
     async def close(self) -> None:
         """Finish what was accepted, then stop."""

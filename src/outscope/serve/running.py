@@ -67,7 +67,8 @@ def serve(service: Service, *, host: str, port: int, workers: int, grace: int) -
     os.environ[VARIABLE] = json.dumps(asdict(service))
     with tempfile.TemporaryDirectory(prefix="outscope-metrics-") as folder:
         if workers > 1:
-            os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // workers)))
+            if not os.environ.get("OMP_NUM_THREADS"):
+                os.environ["OMP_NUM_THREADS"] = str(max(1, available_cores() // workers))
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
         uvicorn.run(
             "outscope.serve.running:from_environment",

@@ -21,7 +21,7 @@ _pool_size = 0
 def available_cores() -> int:
     """Cores this process may use, or fewer if $OMP_NUM_THREADS says so."""
     wanted = os.environ.get("OMP_NUM_THREADS", "")
-    if wanted.isdigit() and int(wanted):
+    if wanted.isdecimal() and int(wanted):
         return min(int(wanted), _cores())
     return _cores()
 
