@@ -20,10 +20,12 @@ from outscope.learning.dictionary import NNKMeans
 pytest.importorskip("faiss")
 
 
-def clustered(n, seed, d=24):
+def clustered(n, seed, d=24, noise=1.0):
     centres = np.random.default_rng(0).normal(size=(40, d))
     rng = np.random.default_rng(seed)
-    return (centres[rng.integers(40, size=n)] + 0.3 * rng.normal(size=(n, d))).astype(np.float32)
+    return (centres[rng.integers(40, size=n)] + 0.3 * noise * rng.normal(size=(n, d))).astype(
+        np.float32
+    )
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def always(monkeypatch):
 @pytest.mark.parametrize("normalize", [True, False])
 def test_all_candidates_give_the_exact_codes(always, monkeypatch, bandwidth, normalize):
     """With every list looked through and every atom a candidate, the index decides nothing."""
-    monkeypatch.setattr(approximate, "LOOKED_THROUGH", 10_000)
+    monkeypatch.setattr(approximate, "LOOKED_THROUGH", {"Flat": 10_000})
     monkeypatch.setattr(approximate, "CANDIDATES", 1000)
     atoms, rows = clustered(900, 1), clustered(300, 2)
     if normalize:
@@ -47,12 +49,22 @@ def test_all_candidates_give_the_exact_codes(always, monkeypatch, bandwidth, nor
     np.testing.assert_allclose(found.ood_score, wanted.ood_score, rtol=1e-9, atol=1e-9)
 
 
+def test_where_no_index_finds_enough_the_search_is_exact(always, monkeypatch):
+    monkeypatch.setattr(approximate, "ENOUGH", 1.1)
+    atoms, rows = clustered(900, 1), clustered(300, 2)
+    coder, wanted = FaissCoder(atoms, 0.1), Coder(atoms, 0.1).code(rows, 6)
+    for found, exact in zip(coder.code(rows, 6), wanted, strict=True):
+        np.testing.assert_array_equal(found, exact)
+    np.testing.assert_array_equal(coder.ood_score(rows, 6), wanted.ood_score)
+
+
 def test_the_more_lists_the_more_is_found(always, monkeypatch):
     monkeypatch.setattr(approximate, "CANDIDATES", 1000)
+    monkeypatch.setattr(approximate, "ENOUGH", 0.0)
     atoms, rows = clustered(2000, 1), clustered(500, 2)
     wanted, recall = Coder(atoms, 0.1).code(rows, 8), []
     for lists in (1, 2, 1000):
-        monkeypatch.setattr(approximate, "LOOKED_THROUGH", lists)
+        monkeypatch.setattr(approximate, "LOOKED_THROUGH", {"Flat": lists})
         found = FaissCoder(atoms, 0.1).code(rows, 8)
         both = [
             np.isin(a, b).mean() for a, b in zip(wanted.neighbors, found.neighbors, strict=True)
@@ -62,11 +74,12 @@ def test_the_more_lists_the_more_is_found(always, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("d", "stretched", "penalty"), [(1, 1, 0), (2, 1, 0), (4, 1, 0), (24, 300, 0), (24, 1, 1000)]
+    ("d", "stretched", "penalty", "noise"),
+    [(1, 1, 0, 1), (2, 1, 0, 1), (4, 1, 0, 1), (24, 300, 0, 1), (24, 1, 1000, 1), (64, 1, 0, 0.1)],
 )
-def test_neighbours_are_found_where_four_bits_are_too_few(always, d, stretched, penalty):
-    """Atoms of few numbers, and atoms of which some are very long or ruled out by a penalty."""
-    atoms, rows = clustered(3000, 1, d), clustered(200, 2, d)
+def test_neighbours_are_found_where_four_bits_are_too_few(always, d, stretched, penalty, noise):
+    """Few numbers, some atoms very long or ruled out by a penalty, tight clusters."""
+    atoms, rows = clustered(3000, 1, d, noise), clustered(200, 2, d, noise)
     atoms[:100] *= stretched
     given = {"normalize": False, "penalty": np.repeat([penalty, 0.0], [100, 2900])}
     wanted = Coder(atoms, 0.1, **given).code(rows, 8)

@@ -146,6 +146,28 @@ def test_what_is_quick_is_scored_at_once_but_never_during_a_change():
     assert seen == [thread, "MainThread", thread, thread, "done", thread, "MainThread"]
 
 
+def test_nothing_is_scored_at_once_while_another_model_has_the_cores():
+    seen, at_work = [], set()
+
+    def work(batch):
+        seen.append(threading.current_thread() is threading.main_thread())
+        return [list(job.items) for job in batch]
+
+    async def ask():
+        one, other = (Batcher(name, work, Settings(), Metrics(), at_work) for name in "ab")
+        one._seconds_per_row = 1e-6
+        busy = asyncio.create_task(other.alone(lambda: time.sleep(0.2)))
+        await asyncio.sleep(0.05)
+        await one.submit("a key", [1], quick=True)
+        await busy
+        one._seconds_per_row = 1e-6
+        await one.submit("a key", [2], quick=True)
+        await asyncio.gather(one.close(), other.close())
+
+    asyncio.run(ask())
+    assert seen == [False, True]
+
+
 def test_a_change_that_nobody_waits_for_any_more_still_keeps_others_from_scoring():
     seen, begun, go_on = [], threading.Event(), threading.Event()
 

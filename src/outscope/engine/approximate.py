@@ -21,14 +21,13 @@ from outscope.errors import require
 
 # With fewer atoms, one matrix product takes less time than a search (docs/scale.md).
 FEWEST = 8192
-# Atoms lie in lists, this many times √m of them; so many of the lists nearest to a row are looked
-# through. The lists hold two numbers in four bits, which are compared in registers: four times as
-# fast at 100,000 atoms as numbers of eight bits, and seven times as fast as float32.
-LISTS, LOOKED_THROUGH = 2, 128
-# Four bits cannot tell atoms apart that have few numbers, nor the usual ones if a few lie this many
-# times as far out (as a squared distance from the mean): these are compared in float32, where fewer
-# lists suffice.
-NARROW, FAR_OUT, LOOKED_THROUGH_IN_FULL = 16, 50.0, 24
+# Atoms lie in lists, this many times √m of them. In a list they are compared two numbers in four
+# bits, in registers: at 100,000 atoms seven times as fast as in float32, and good enough for most
+# rows; for others (few numbers, tight clusters, some atoms far out) there is float32, with fewer of
+# the lists nearest to a row looked through. So many, of these two kinds:
+LISTS, LOOKED_THROUGH = 2, {"PQ{half}x4fs": 128, "Flat": 24}
+# An index serves if it finds this share of the neighbours of a sample of atoms.
+ENOUGH, SAMPLE, SAMPLE_NEIGHBORS = 0.9, 256, 10
 # Candidates per neighbour, because four bits only tell roughly which atoms are near.
 CANDIDATES = 4
 # Rows looked up at a time.
@@ -52,7 +51,7 @@ class FaissCoder(Coder):
         self, X: Matrix, n_neighbors: int, n_jobs: int | None = None, *, relative: bool = False
     ) -> Codes:
         """Codes and scores of every row."""
-        if len(self) < FEWEST:
+        if self._index() is None:
             return super().code(X, n_neighbors, n_jobs, relative=relative)
         n, k = len(X), min(n_neighbors, len(self))
         codes = Codes(np.empty((n, k), np.intp), np.empty((n, k)), np.empty(n))
@@ -61,7 +60,7 @@ class FaissCoder(Coder):
 
     def ood_score(self, X: Matrix, n_neighbors: int, n_jobs: int | None = None) -> FloatArray:
         """Scores only."""
-        if len(self) < FEWEST:
+        if self._index() is None:
             return super().ood_score(X, n_neighbors, n_jobs)
         return self.code(X, n_neighbors, n_jobs, relative=True).ood_score
 
@@ -97,7 +96,12 @@ class FaissCoder(Coder):
         for_ranges(len(X), threads_of(n_jobs), 64, work)
 
     def _index(self) -> Any:
-        """Lists of near atoms; a row's distances to their points fall as its keys rise."""
+        """Lists of near atoms; a row's distances to their points fall as its keys rise.
+
+        None where exact search is as fast, or where no index finds enough.
+        """
+        if len(self) < FEWEST:
+            return None
         with self._lock:
             if "index" not in self._cache:
                 self._cache["index"] = _index_of(self.atoms, self.squares, self.offsets)
@@ -118,27 +122,33 @@ def _floats(X: Matrix) -> Matrix:
 
 
 def _index_of(atoms: Matrix, squares: FloatArray, offsets: FloatArray) -> Any:
-    faiss = _faiss()
+    """The first kind of index that finds enough neighbours; None if none does."""
     # ‖x − c‖² + e² = ‖x‖² − 2 (x·c − offset) + constant, with one more column e for each atom.
     beside = 2.0 * offsets - squares
     beside -= beside.min()
     points = atoms
     if beside.max() > 1e-6:
         points = np.hstack([atoms, np.sqrt(beside)[:, None]]).astype(np.float32)
-    in_full = points.shape[1] <= NARROW or _uneven(points)
     points = np.pad(points, ((0, 0), (0, points.shape[1] % 2)))  # two numbers to a code
-    n_lists, width = int(LISTS * math.sqrt(len(atoms))), points.shape[1]
-    kind = "Flat" if in_full else f"PQ{width // 2}x4fs"
-    index = faiss.index_factory(width, f"IVF{n_lists},{kind}", faiss.METRIC_L2)
-    index.nprobe = LOOKED_THROUGH_IN_FULL if in_full else LOOKED_THROUGH
+    asked = points[:: -(-len(points) // SAMPLE)].copy()
+    asked[:, atoms.shape[1] :] = 0.0
+    keys = (asked[:, : atoms.shape[1]] @ atoms.T).astype(np.float64) - offsets
+    nearest = np.argpartition(-keys, min(SAMPLE_NEIGHBORS, len(atoms)) - 1)[:, :SAMPLE_NEIGHBORS]
+    for kind, probes in LOOKED_THROUGH.items():
+        index = _made(points, kind.format(half=points.shape[1] // 2), probes)
+        found = index.search(asked, min(CANDIDATES * SAMPLE_NEIGHBORS, len(atoms)))[1]
+        hits = [np.isin(a, b).mean() for a, b in zip(nearest, found, strict=True)]
+        if np.mean(hits) >= ENOUGH:
+            return index
+    return None
+
+
+def _made(points: Matrix, kind: str, probes: int) -> Any:
+    n_lists, width = int(LISTS * math.sqrt(len(points))), points.shape[1]
+    index = _faiss().index_factory(width, f"IVF{n_lists},{kind}")
+    index.nprobe = probes
     index.cp.seed, index.cp.niter = SEED, 10
     index.cp.min_points_per_centroid = 1  # lists are short on purpose: no warning
     index.train(points)
     index.add(points)
     return index
-
-
-def _uneven(points: Matrix) -> bool:
-    apart = points - points.mean(axis=0)
-    squares = np.einsum("ij,ij->i", apart, apart, dtype=np.float64)
-    return bool(squares.max() > FAR_OUT * np.median(squares))

@@ -47,6 +47,7 @@ class Batcher:
         work: Callable[[Sequence[Job]], list[Any]],
         settings: Settings,
         metrics: Metrics,
+        at_work: set[Future[Any]] | None = None,
     ) -> None:
         self._work, self._settings, self._metrics, self.name = work, settings, metrics, name
         self._jobs: deque[Job] = deque()
@@ -54,7 +55,8 @@ class Batcher:
         self._seconds_per_row = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"outscope-{name}")
         self._task: asyncio.Task[None] | None = None
-        self._errands: set[Future[Any]] = set()  # under way in the thread, or waiting for it
+        # What scoring threads, of this and other models, are doing or have to do.
+        self._at_work = set() if at_work is None else at_work
         self.arriving = 0  # requests that are being read and will ask for a batch
 
     # ---- for requests
@@ -110,11 +112,14 @@ class Batcher:
 
     async def alone(self, function: Callable[[], Result]) -> Result:
         """Run something between two batches, so that nothing is scored meanwhile."""
+        return await self._in_thread(function)
+
+    def _in_thread(self, function: Callable[..., Result], *given: Any) -> asyncio.Future[Result]:
         # It goes on in the thread even if nobody waits for it any more.
-        errand = self._thread.submit(function)
-        self._errands.add(errand)
-        errand.add_done_callback(self._errands.discard)
-        return await asyncio.wrap_future(errand)
+        running = self._thread.submit(function, *given)
+        self._at_work.add(running)
+        running.add_done_callback(self._at_work.discard)
+        return asyncio.wrap_future(running)
 
     async def close(self) -> None:
         """Finish what was accepted, then stop."""
@@ -173,20 +178,21 @@ class Batcher:
     def _at_once(self, batch: list[Job], rows: int) -> bool:
         """Whether to score right here: for a short time, that is cheaper than waking a thread.
 
-        It holds up the other requests, but no longer than they may have to wait for a batch.
+        It holds up the other requests, but no longer than they may have to wait for a batch. Not
+        beside other work: that must not see a change half done, and has the cores.
         """
         seconds = rows * self._seconds_per_row
-        idle = not self._errands and all(job.quick for job in batch)
+        idle = not self._at_work and all(job.quick for job in batch)
         return idle and 0 < 1000 * seconds <= self._settings.latency
 
     async def _score(self, batch: list[Job]) -> None:
         rows = sum(map(len, batch))
-        loop, start = asyncio.get_running_loop(), time.perf_counter()
+        start = time.perf_counter()
         try:
             if self._at_once(batch, rows):
                 answers = self._work(batch)
             else:
-                answers = await loop.run_in_executor(self._thread, self._work, batch)
+                answers = await self._in_thread(self._work, batch)
         except Exception as error:
             answers = [error] * len(batch)
         seconds = time.perf_counter() - start

@@ -10,6 +10,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -67,10 +68,11 @@ class Served:
         folder: Path | None,
         settings: Settings,
         metrics: Metrics,
+        at_work: set[Future[Any]],
     ) -> None:
         self.name, self.folder, self.metrics = name, folder, metrics
         self._changes, self._making = asyncio.Lock(), asyncio.Lock()
-        self.batcher = Batcher(name, self._work, settings, metrics)
+        self.batcher = Batcher(name, self._work, settings, metrics, at_work)
         self._mark = _mark(folder)
         self._use(model)
 
@@ -310,8 +312,9 @@ class Registry:
     ) -> None:
         if not models:
             raise InputError("there is no model to serve; give at least one")
+        at_work: set[Future[Any]] = set()
         self.served = {
-            name: Served(name, model, folder, settings, metrics)
+            name: Served(name, model, folder, settings, metrics, at_work)
             for name, (model, folder) in models.items()
         }
         self._seconds = settings.reload
