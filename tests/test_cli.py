@@ -222,6 +222,7 @@ def test_bad_options_get_one_clear_line(files, tmp_path, capsys):
     failed(capsys, "choose one of nnk-means", "fit", train, "--method", "magic", *out)
     failed(capsys, "expected NAME=VALUE", "fit", train, "--set", "n_atoms", *out)
     failed(capsys, "n_atoms=-1", "fit", train, "--set", "n_atoms=-1", *out)
+    failed(capsys, "did you mean n_atoms?", "fit", train, "--set", "n_atom=5", *out)
     failed(capsys, "use --method knn", "fit", train, "--set", "method=knn", *out)
     failed(capsys, "--top 0", "explain", files / "model", train, "--top", "0")
     failed(capsys, "bananas", "fit", train, "--set", "bananas=1", *out)
@@ -538,3 +539,10 @@ def test_eval_tells_intervals_the_trade_off_and_draws_it(files, tmp_path, capsys
     assert "<svg" in page.read_text()
     assert run(*given, "--plot", tmp_path / "curve.pdf") == 2
     assert "give a .html file" in capsys.readouterr().err
+
+
+def test_without_a_command_the_help_is_shown(capsys):
+    assert main([]) == 2
+    told = capsys.readouterr()
+    assert "outscope fit inscope.txt" in told.err
+    assert not told.out

@@ -218,6 +218,20 @@ def test_what_cannot_be_started_is_told_in_a_line(arguments, told, capsys, monke
     assert len(said.splitlines()) == 1
 
 
+def test_a_port_in_use_is_told_before_the_address_is_shown(tmp_path, capsys):
+    detector, _ = vector_detector()
+    detector.save(tmp_path / "model")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert main(["serve", str(tmp_path / "model"), "--port", port]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert f"--port {port}" in told
+    assert "http://" not in told
+
+
 def test_keys_are_kept_as_hashes(tmp_path, capsys):
     file = tmp_path / "keys"
     assert main(["serve", "--new-key", "alice", "--keys", str(file)]) == 0

@@ -231,3 +231,18 @@ def test_the_demo_tells_near_and_far_from_in_scope():
     assert outcome.far >= 0.95
     assert outcome.near >= 0.85
     assert len(outcome.choice()) == 12
+
+
+def test_texts_are_explained_by_the_texts_behind_the_atoms(tiny):
+    detector = TextDetector(tiny, holdout=20).fit(TEXTS, LABELS)
+    found = detector.explain([*TEXTS[:2], *FAR], n_atoms=2)
+    known = dict(zip(detector.remembered_rows_.tolist(), detector.remembered_texts_, strict=True))
+    assert [one.ood_score for one in found] == detector.ood_score([*TEXTS[:2], *FAR]).tolist()
+    for one, verdict in zip(found, detector.predict([*TEXTS[:2], *FAR]), strict=True):
+        assert len(one.evidence) <= 2
+        assert one.is_ood == verdict.is_ood
+        rows = one.evidence[0].rows
+        assert {known[row] for row in rows} <= set(TEXTS)
+        assert set(verdict.nearest) & {known[row] for row in rows}
+    with pytest.raises(InputError, match="KNNDetector cannot explain"):
+        TextDetector(tiny, "knn", holdout=20).fit(TEXTS, LABELS).explain(FAR)

@@ -46,7 +46,7 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> Matrix:
         # After the first line, scikit-learn adds advice on other estimators.
         first, _, _ = str(error).partition("\n")
         if "NaN" in first or "infinity" in first:
-            raise InputError(f"{first} Drop or repair those rows.") from error
+            raise InputError(f"{first}{_first_bad(X)} Drop or repair such rows.") from error
         if "is expecting" in first:
             raise InputError(f"{first} Give rows like those it was fitted on.") from error
         raise InputError(f"X: {error}") from error
@@ -54,6 +54,15 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> Matrix:
     if largest_value(rows) > 1e154:
         raise InputError("X has values too large to square (beyond 1e154); rescale the columns")
     return rows
+
+
+def _first_bad(X: Any) -> str:
+    """Where the first row is that is not finite, if that can be told."""
+    try:
+        bad = ~np.isfinite(np.asarray(X, dtype=np.float64)).all(axis=1)
+    except (ValueError, TypeError):
+        return ""
+    return f" {int(bad.sum()):,} rows do, first row {int(bad.argmax())}." if bad.any() else ""
 
 
 def check_width(estimator: Any, width: int) -> None:

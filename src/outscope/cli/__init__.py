@@ -31,7 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 = done, 2 = unusable input, 70 = a bug, 130 = interrupted."""
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (stays open until the process ends)
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    if not (sys.argv[1:] if arguments is None else arguments):
+        say(parser.format_help())
+        return 2
+    options = parser.parse_args(arguments)
     if sys.stdout is None:
         say("outscope: standard output is closed; redirect it to a file or to /dev/null")
         return 2

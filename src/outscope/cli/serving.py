@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,7 @@ def serve(options: Any) -> None:
             "(see --keys)"
         )
     service = Service(_folders(options), _settings(options, LOOPBACK), keys.users, keys.admins)
+    _check_address(options.host, options.port)
     say(f"outscope: http://{options.host}:{options.port}/ (the page), /docs (the routes)")
     run(
         service,
@@ -100,6 +102,21 @@ def serve(options: Any) -> None:
         workers=options.workers,
         grace=options.grace,
     )
+
+
+def _check_address(host: str, port: int) -> None:
+    """Refuse an address that cannot be had, before anything is loaded."""
+    try:
+        socket.create_server((host, port), family=_family(host)).close()
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(
+            f"cannot listen on {host} --port {port}: {why}; choose another port or address"
+        ) from None
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _check(options: Any) -> None:

@@ -95,9 +95,8 @@ def told(model: Any) -> str:
     from outscope.decisions.threshold import rows_needed
 
     return (
-        f"{above}, an estimate: about {100 * rate:.4g} % false alarms are expected, and no rate is "
-        f"promised, which takes {rows_needed(rate)} in-scope items that were not learned from; "
-        "give them with --calibrate FILE"
+        f"{above}, an estimate: about {100 * rate:.4g} % false alarms are expected. A promise "
+        f"takes {rows_needed(rate)} in-scope items that fit has not seen (--calibrate FILE)"
     )
 
 

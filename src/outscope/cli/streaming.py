@@ -126,7 +126,7 @@ def _to_folder(model: Any, source: Source, options: Any) -> int:
             for part, columns in _judged(model, source, options, missing):
                 put(part, columns)
                 strange += int(columns["is_ood"].sum())
-    say(f"wrote {options.out}: {len(source.parts):,} parts")
+    say(f"wrote {len(missing):,} of {len(source.parts):,} parts to {options.out}")
     return strange
 
 

@@ -57,10 +57,10 @@ def suspects(options: Any) -> None:
     else:
         print_jsonl(records(columns))
     strange = sum(one.kind == "strange" for one in found)
-    told = f"{strange} {'texts' if 'text' in columns else 'rows'} that lie apart"
+    told = f"far from all others: {strange}"
     if len(found) > strange:
-        told += f", {len(found) - strange} that look mislabelled"
-    say(f"{told}; look at them before you drop any: rare and wrong look alike")
+        told += f"; label looks wrong: {len(found) - strange}"
+    say(f"{told}. Look at them before you drop any: rare and wrong look alike")
 
 
 def _remembered(model: Any, options: Any) -> list[Any]:

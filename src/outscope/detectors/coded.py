@@ -301,11 +301,11 @@ class DictionaryDetector(TaughtDetector):
     def labels_in(self, reading: Reading) -> np.ndarray[Any, Any] | None:
         """For each row, the label with the most weight in its code."""
         neighbors, weights = reading.code
-        labels = self._labels_behind(neighbors)
+        labels = self._labels_behind(np.arange(len(self.atoms_)))
         if labels is None:
             return None
-        classes, member = np.unique(labels[:, :, 0], return_inverse=True)
-        member = member.reshape(neighbors.shape)
+        classes, of_atom = np.unique(labels[:, 0], return_inverse=True)
+        member = of_atom.reshape(-1)[neighbors]
         found = np.empty(len(neighbors), np.intp)
         for start in range(0, len(neighbors), EPOCH_ROWS):
             part = slice(start, start + EPOCH_ROWS)
@@ -321,11 +321,19 @@ class DictionaryDetector(TaughtDetector):
         order = np.argsort(-weights, axis=1, kind="stable")[:, :n]
         behind = self.representatives_[np.take_along_axis(neighbors, order, axis=1)]
         behind[np.take_along_axis(weights, order, axis=1) <= 0.0] = -1
-        out = []
-        # Every atom's best row comes before any atom's second best.
-        for turns in behind.transpose(0, 2, 1).reshape(len(behind), -1).tolist():
-            out.append(tuple(dict.fromkeys(row for row in turns if row >= 0))[:n])
-        return out
+        # Every atom's best row comes before any atom's second best; each row counts once.
+        turns = behind.transpose(0, 2, 1).reshape(len(behind), -1)
+        order = np.argsort(turns, axis=1, kind="stable")
+        sorted_turns = np.take_along_axis(turns, order, axis=1)
+        again = np.zeros(turns.shape, dtype=bool)
+        np.put_along_axis(again, order[:, 1:], sorted_turns[:, 1:] == sorted_turns[:, :-1], axis=1)
+        kept = (turns >= 0) & ~again
+        place = np.cumsum(kept, axis=1)
+        kept &= place <= n
+        found = np.zeros((len(turns), n), turns.dtype)
+        found[np.nonzero(kept)[0], place[kept] - 1] = turns[kept]
+        counts = kept.sum(axis=1).tolist()
+        return [tuple(row[:m]) for row, m in zip(found.tolist(), counts, strict=True)]
 
     def explain(self, X: Any, *, n_atoms: int = 5) -> list[Explanation]:
         """For each row, its atoms (at most `n_atoms`, heaviest first) and the unexplained rest."""

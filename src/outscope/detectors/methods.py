@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -121,10 +122,10 @@ def make_detector(
     # A size or λ from the user replaces the method's own size.
     sized = any(settings.get(name) for name in ("max_atoms", "max_bytes", "entropy"))
     base = {**({} if sized else chosen.settings), **(chosen.paper if preset == "paper" else {})}
-    try:
-        return chosen.make(**{**base, **settings})
-    except TypeError as error:
-        known = ", ".join(sorted(chosen.make().get_params()))
-        raise InputError(
-            f"{method} does not know a given setting ({error}); its settings are {known}"
-        ) from error
+    known = sorted(chosen.make().get_params())
+    for name in settings:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            meant = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
+            raise InputError(f"{method} has no setting {name}; {meant}")
+    return chosen.make(**{**base, **settings})

@@ -263,8 +263,9 @@ def warn_of_doubt(pairs: Sequence[tuple[str, str]]) -> None:
     told = "; ".join(f"{one!r} is like {other!r}" for one, other in pairs[:NAMED])
     more = f"; and {len(pairs) - NAMED} more" if len(pairs) > NAMED else ""
     warnings.warn(
-        f"told to refuse what is also in scope: {told}{more}. In-scope inputs like these may now "
-        "be flagged; undo, or drop one of the two",
+        f"examples to refuse look like what is in scope: {told}{more}. In-scope inputs like these "
+        "may now be flagged, and the threshold may rise, so that other strange inputs pass; undo, "
+        "or drop one of the two",
         InScopeExampleWarning,
         stacklevel=4,
     )

@@ -144,7 +144,9 @@ class Thresholded(BaseEstimator):
         """
         check_is_fitted(self, "offset_")
         if (fpr is None) == (value is None):
-            raise InputError("give set_threshold fpr=… or value=…, exactly one of the two")
+            if fpr is None and confidence is not None:
+                raise InputError(f"confidence={confidence:g} is for a rate; give fpr=… with it")
+            raise InputError("give a rate, fpr=…, or a score, value=…: exactly one of the two")
         if fpr is not None and hasattr(self, "calibration_scores_"):
             conformal = ConformalThreshold(self.calibration_scores_)
             self._promise(conformal, self.calibration_kind_, check_rate(fpr), confidence)

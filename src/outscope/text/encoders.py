@@ -322,6 +322,6 @@ def refuse_empty(texts: list[str]) -> None:
         raise InputError("texts has 0 texts; give in-scope texts")
     if empty:
         raise InputError(
-            f"texts has {len(empty)} empty texts (the first is texts[{empty[0]}]), which say "
-            "nothing about what is in scope; drop them"
+            f"{len(empty):,} of {len(texts):,} texts are empty (the first is texts[{empty[0]}]); "
+            "they say nothing about what is in scope, so drop them"
         )

@@ -16,6 +16,8 @@ from outscope._sklearn import all_or_nothing, check_is_fitted, check_labels
 from outscope._types import BoolArray, FloatArray, Matrix
 from outscope.decisions.threshold import Promise, check_rate
 from outscope.detectors.base import Detector, Reading
+from outscope.detectors.coded import DictionaryDetector
+from outscope.detectors.explanation import Explanation
 from outscope.detectors.holdout import fit_and_calibrate
 from outscope.detectors.methods import make_detector
 from outscope.detectors.thresholded import USUAL_RATE
@@ -247,6 +249,18 @@ class TextDetector(TaughtByTexts, TextSuspects, OutlierMixin, BaseEstimator):
     ) -> list[Verdict]:
         """A verdict on each text."""
         return self.judge(self.rows_of(texts, advance, vectors=vectors))
+
+    def explain(self, texts: Any, *, n_atoms: int = 5, vectors: Any = None) -> list[Explanation]:
+        """For each text the atoms that explain it, with the training texts behind them by number.
+
+        Only NNK methods can; `remembered_rows_` and `remembered_texts_` turn numbers into texts.
+        """
+        rows = self.rows_of(texts, vectors=vectors)
+        if not isinstance(self.detector_, DictionaryDetector):
+            raise InputError(
+                f"a {type(self.detector_).__name__} cannot explain; fit one of the nnk methods"
+            )
+        return self.detector_.explain(rows, n_atoms=n_atoms)
 
     def judge(self, rows: Matrix) -> list[Verdict]:
         """A verdict on each row from `rows_of`."""

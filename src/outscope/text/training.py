@@ -155,7 +155,8 @@ def _check_texts(texts: Sequence[str], validation: Any, classes: list[str]) -> N
     empty = [i for i, text in enumerate(texts) if not text.strip()]
     if empty:
         raise InputError(
-            f"{len(empty)} texts are empty (the first is texts[{empty[0]}]); drop them"
+            f"{len(empty):,} of {len(texts):,} texts are empty (the first is texts[{empty[0]}]); "
+            "drop them"
         )
     if validation is not None:
         unknown = sorted({str(label) for label in validation[1]} - set(classes))
