@@ -188,7 +188,9 @@ class Engine:
             kernel(filled, *outputs)
             return
         threads = max(1, min(threads_of(n_jobs), n // ROWS_WORTH_A_THREAD))
-        block = max(1, min(BLOCK_ROWS, BLOCK_ENTRIES // len(self), -(-n // threads)))
+        most = max(1, min(BLOCK_ROWS, BLOCK_ENTRIES // len(self), -(-n // threads)))
+        # As many blocks for each thread: none waits for the last one.
+        block = -(-n // (threads * -(-n // (threads * most))))
         # Taken one by one: a thread that another process holds up leaves more to the others.
         starts = deque(range(0, n, block))
 
