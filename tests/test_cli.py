@@ -204,7 +204,13 @@ def test_bad_files_get_one_clear_line(files, tmp_path, capsys):
     np.save(tmp_path / "narrow.npy", np.ones((3, 5)))
     failed(capsys, "5 features", "score", model, tmp_path / "narrow.npy")
     np.save(tmp_path / "nan.npy", np.full((3, 24), np.nan))
-    failed(capsys, "nan.npy contains NaN. Drop or repair", "score", model, tmp_path / "nan.npy")
+    failed(
+        capsys,
+        "nan.npy contains NaN .rows: 3, the first is row 0.. Drop or repair",
+        "score",
+        model,
+        tmp_path / "nan.npy",
+    )
     np.save(tmp_path / "inf.npy", np.full((3, 24), np.inf))
     failed(capsys, "inf.npy contains infinity.* Drop or", "score", model, tmp_path / "inf.npy")
     np.save(tmp_path / "thin.npy", np.ones((3, 0)))

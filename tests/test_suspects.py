@@ -157,7 +157,7 @@ def test_the_command_lists_writes_and_says_what_is_missing(tiny, texts, tmp_path
     told, words = capsys.readouterr()
     lines = [json.loads(line) for line in told.splitlines()]
     assert all(line["text"] == texts[0][line["row"] - 1] for line in lines)
-    assert "lie apart" in words
+    assert "far from all others: 3" in words
     assert run("suspects", model, "--data", tmp_path / "train.csv", "--out", out) == 0
     with out.open() as file:
         written = list(csv.DictReader(file))

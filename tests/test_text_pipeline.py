@@ -173,7 +173,7 @@ def test_a_function_must_be_given_again(tmp_path):
     ("texts", "labels", "words"),
     [
         ([], None, "0 texts"),
-        (["a", "", "  "], None, r"2 empty texts \(the first is texts\[1\]\)"),
+        (["a", "", "  "], None, r"2 of 3 texts are empty \(the first is texts\[1\]\)"),
         (["a", "b"], ["x"], "1 labels but X has 2 rows"),
         ("abc", None, "one text"),
         (["a", None], None, r"texts\[1\] is a NoneType"),
@@ -207,7 +207,7 @@ def test_what_is_asked_too_early_or_of_nothing(tiny):
         with pytest.raises(NotFittedError):
             use()
     detector.set_params(holdout=0).fit(TEXTS)
-    with pytest.raises(InputError, match="1 empty texts"):
+    with pytest.raises(InputError, match="1 of 61 texts are empty"):
         detector.calibrate([*TEXTS, ""])
     with pytest.raises(InputError, match="0 texts"):
         detector.ood_score([])

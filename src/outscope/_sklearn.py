@@ -46,7 +46,8 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> Matrix:
         # After the first line, scikit-learn adds advice on other estimators.
         first, _, _ = str(error).partition("\n")
         if "NaN" in first or "infinity" in first:
-            raise InputError(f"{first}{_first_bad(X)} Drop or repair such rows.") from error
+            told = first.rstrip(".") + _where_bad(X)
+            raise InputError(f"{told}. Drop or repair those rows.") from error
         if "is expecting" in first:
             raise InputError(f"{first} Give rows like those it was fitted on.") from error
         raise InputError(f"X: {error}") from error
@@ -56,13 +57,13 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> Matrix:
     return rows
 
 
-def _first_bad(X: Any) -> str:
-    """Where the first row is that is not finite, if that can be told."""
+def _where_bad(X: Any) -> str:
+    """Which rows are not finite, if that can be told."""
     try:
         bad = ~np.isfinite(np.asarray(X, dtype=np.float64)).all(axis=1)
     except (ValueError, TypeError):
         return ""
-    return f" {int(bad.sum()):,} rows do, first row {int(bad.argmax())}." if bad.any() else ""
+    return f" (rows: {int(bad.sum()):,}, the first is row {int(bad.argmax())})" if bad.any() else ""
 
 
 def check_width(estimator: Any, width: int) -> None:

@@ -125,7 +125,9 @@ def make_detector(
     known = sorted(chosen.make().get_params())
     for name in settings:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            meant = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
-            raise InputError(f"{method} has no setting {name}; {meant}")
+            near = difflib.get_close_matches(name, known, 1, cutoff=0.8)
+            meant = f"did you mean {near[0]}? " if near else ""
+            raise InputError(
+                f"{method} has no setting {name}; {meant}its settings are {', '.join(known)}"
+            )
     return chosen.make(**{**base, **settings})
