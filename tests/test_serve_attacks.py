@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import time
@@ -251,3 +252,17 @@ def test_logs_hold_no_texts(port, caplog):
     assert records[0].fields["items"] == 1
     assert "secret" not in str([vars(r) for r in records])
     assert USER not in str([vars(r) for r in records])
+
+
+def test_a_head_that_never_ends_is_cut_off(port):
+    with socket.create_connection(("localhost", port)) as connection:
+        connection.settimeout(20)
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
+        sent = 0
+        with contextlib.suppress(OSError):
+            while sent < 20 << 20:
+                connection.sendall(b"X-More: " + b"a" * 1000 + b"\r\n")
+                sent += 1010
+            connection.recv(1)
+    assert sent < 10 << 20
+    assert call(port, GOOD).status_code == 200

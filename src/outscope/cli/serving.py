@@ -74,7 +74,7 @@ def serve_arguments(serve: argparse.ArgumentParser) -> None:
 
 def serve(options: Any) -> None:
     """Answer requests until stopped."""
-    for module in ("fastapi", "uvicorn", "prometheus_client"):
+    for module in ("fastapi", "httptools", "uvicorn", "prometheus_client"):
         require(module, extra="serve")
     from outscope.serve.keys import new_key, read_keys
     from outscope.serve.running import LOOPBACK, Service

@@ -1,8 +1,9 @@
-"""uvicorn's HTTP/1.1 protocol with a limit on how long a request's head may take.
+"""uvicorn's HTTP/1.1 protocol with limits on how long, and how large, a request's head may be.
 
 uvicorn closes connections that are idle between requests; one that never finishes its first line
-or its headers would stay open for ever. And with several workers it leaves Nagle's algorithm on,
-so that the second part of an answer waits 40 ms for the caller to acknowledge the first.
+or its headers would stay open for ever, and grow. And with several workers it leaves Nagle's
+algorithm on, so that the second part of an answer waits 40 ms for the caller to acknowledge the
+first.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ import asyncio
 import socket
 from typing import Any
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-HEAD_SECONDS = 10.0
+HEAD_SECONDS, HEAD_BYTES = 10.0, 65_536
 
 
-class Protocol(H11Protocol):
-    """Closes connections whose next request does not begin in time."""
+class Protocol(HttpToolsProtocol):
+    """Closes connections whose next request does not begin in time, or does not end its head."""
 
     _head: asyncio.TimerHandle | None = None
+    _received = 0
 
     def connection_made(self, transport: Any) -> None:
         """Start the clock with the connection."""
@@ -28,18 +30,23 @@ class Protocol(H11Protocol):
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
-        """Start the clock with the first byte of a head; stop it when the head is whole."""
+        """Count what has come of a head that is not whole."""
         super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._stop()
-        elif self._head is None:
-            self._wait_for_head()
+        if self._head is not None:
+            self._received += len(data)
+            if self._received > HEAD_BYTES:
+                self._late()
 
-    def on_response_complete(self) -> None:
-        """Start the clock again if the beginning of another head has come already."""
-        super().on_response_complete()
-        if self.cycle.response_complete and self._head is None and self.conn.trailing_data[0]:
+    def on_message_begin(self) -> None:
+        """Start the clock with the first byte of a head."""
+        if self._head is None:
             self._wait_for_head()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Stop it when the head is whole."""
+        self._stop()
+        super().on_headers_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clock."""
@@ -47,6 +54,7 @@ class Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def _wait_for_head(self) -> None:
+        self._received = 0
         self._head = self.loop.call_later(HEAD_SECONDS, self._late)
 
     def _stop(self) -> None:
@@ -55,9 +63,8 @@ class Protocol(H11Protocol):
             self._head = None
 
     def _late(self) -> None:
-        self._head = None
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.close()
+        self._stop()
+        self.transport.close()
 
 
 def _send_at_once(transport: Any) -> None:
