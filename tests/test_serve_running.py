@@ -82,7 +82,10 @@ def test_answers_are_sent_at_once_on_a_socket_that_workers_share():
     detector, fresh = vector_detector()
     with socket.socket() as shared:  # as uvicorn makes it: without a protocol number
         shared.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(create_app(detector), http=Protocol, ws="none", log_config=None)
+        # uvloop sets the option by itself; asyncio only on sockets of its own.
+        config = uvicorn.Config(
+            create_app(detector), loop="asyncio", http=Protocol, ws="none", log_config=None
+        )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([shared],), daemon=True)
         thread.start()

@@ -138,6 +138,8 @@ def test_results_of_something_else_are_refused(big, tmp_path, capsys):
     failed(capsys, "holds texts", "score", model, tmp_path / "a.txt", "--out", tmp_path / "a.csv")
     failed(capsys, "texts go to one file", "score", model, tmp_path / "a.txt", "--out", "new/")
     failed(capsys, "5 features", "score", model, narrow(tmp_path), "--out", tmp_path / "b.parquet")
+    failed(capsys, "5 features", "score", model, tmp_path / "narrow", "--out", f"{tmp_path}/b/")
+    assert not (tmp_path / "b").exists()
     assert not (tmp_path / "b.parquet").exists()
 
 

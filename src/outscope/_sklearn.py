@@ -63,7 +63,9 @@ def _where_bad(X: Any) -> str:
         bad = ~np.isfinite(np.asarray(X, dtype=np.float64)).all(axis=1)
     except (ValueError, TypeError):
         return ""
-    return f" (rows: {int(bad.sum()):,}, the first is row {int(bad.argmax())})" if bad.any() else ""
+    # Counted from 1, as in the messages on rows of a file.
+    first = f"row {int(bad.argmax()) + 1} of {bad.size:,}"
+    return f" (rows: {int(bad.sum()):,}; first {first})" if bad.any() else ""
 
 
 def check_width(estimator: Any, width: int) -> None:

@@ -9,6 +9,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from outscope._sklearn import check_width
 from outscope.cli.reading import about
 from outscope.cli.show import TABLE_ROWS, progress, say, table
 from outscope.errors import InputError
@@ -108,6 +109,8 @@ def _to_folder(model: Any, source: Source, options: Any) -> int:
     from outscope.io.models import read_manifest
     from outscope.io.partitions import Partitions
 
+    with about(options.items):
+        check_width(model, source.width)  # before there is a folder
     told = {
         "source": source.fingerprint(),
         "model": read_manifest(options.model)["checksum"],

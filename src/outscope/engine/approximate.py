@@ -22,7 +22,7 @@ from outscope.errors import require
 # With fewer atoms, one matrix product takes less time than a search (docs/scale.md).
 FEWEST = 8192
 # Atoms lie in lists, this many times √m of them. In a list they are compared two numbers in four
-# bits, in registers: at 100,000 atoms seven times as fast as in float32, and good enough for most
+# bits, in registers: at 100,000 atoms twelve times as fast as in float32, and good enough for most
 # rows; for others (few numbers, tight clusters, some atoms far out) there is float32, with fewer of
 # the lists nearest to a row looked through. So many, of these two kinds:
 LISTS, LOOKED_THROUGH = 2, {"PQ{half}x4fs": 128, "Flat": 24}

@@ -1,9 +1,9 @@
 """uvicorn's HTTP/1.1 protocol with limits on how long, and how large, a request's head may be.
 
 uvicorn closes connections that are idle between requests; one that never finishes its first line
-or its headers would stay open for ever, and grow. And with several workers it leaves Nagle's
-algorithm on, so that the second part of an answer waits 40 ms for the caller to acknowledge the
-first.
+or its headers would stay open for ever, and grow. And with several workers asyncio (unlike uvloop)
+leaves Nagle's algorithm on, so that the second part of an answer waits 40 ms for the caller to
+acknowledge the first.
 """
 
 from __future__ import annotations

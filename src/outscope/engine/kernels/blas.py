@@ -46,7 +46,7 @@ def one_thread_each() -> Iterator[None]:
 
 
 def _set(library: Any, threads: int) -> None:
-    # Since 3.8 threadpoolctl ignores all threads but the first that ever set a number. Holders are
+    # threadpoolctl 3.8 ignores all threads but the first that ever set a number. Holders are
     # counted here, and the last one may be on any thread, so none of them may keep that right.
     let_go = getattr(library, "clear_controlling_thread", lambda *, force: None)
     let_go(force=True)
